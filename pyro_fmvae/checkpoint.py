@@ -23,7 +23,7 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = 2
-"""Of the files that are written. Files of format 1 name none; they have a CRC-32, or no checksum."""
+"""Format of the files that are written. Files of format 1 name none; they have a CRC-32, or no checksum."""
 LARGEST = 100_000_000
 """Bytes of JSON; safetensors takes no larger header."""
 TENSORS = "state.safetensors"

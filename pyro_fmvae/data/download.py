@@ -14,7 +14,7 @@ class Source(NamedTuple):
     """Where the files of a data set are published."""
 
     url: str
-    """Of the folder that they lie in, with a slash at its end."""
+    """Address of the folder that holds them, with a slash at its end."""
     sha256: Mapping[str, str]
     """Checksum of each file, by its name."""
 

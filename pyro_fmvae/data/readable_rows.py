@@ -27,7 +27,7 @@ class ReadableRows(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the tensors that are read: bool, uint8 or float32, as in `Split.x`."""
+        """Type of the tensors that are read: bool, uint8 or float32, as in `Split.x`."""
 
     def __len__(self) -> int:
         """Number of rows: n."""

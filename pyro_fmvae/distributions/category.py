@@ -35,7 +35,7 @@ class Category(MixtureComponent):
         return OneHotCategorical(probs=parameter, validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of indicators [..., L]: log φ of their category, 0 where it is missing."""
+        """Log-probability of indicators [..., L]: log φ of their category, 0 where it is missing."""
         if self._validate_args:
             self._validate_sample(value)
         log_prob = torch.where(value > 0, value * self._selected().log(), 0.0).sum(-1)

@@ -31,7 +31,7 @@ class Chain:
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Of the sequences, [...]."""
+        """Batch shape of the sequences, [...]."""
         batch = [self.log_start.shape[:-1], self.log_transitions.shape[:-2], self.log_likelihood.shape[:-2]]
         return torch.broadcast_shapes(*batch, () if self.lengths is None else self.lengths.shape)
 

@@ -80,7 +80,7 @@ class ColumnNormalGamma(StandardDistribution):
         return self.columns.expand(batch).rsample(sample_shape).squeeze(-1).mT.to(self.loc)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of (μ, α) [..., 2, D], summed over D."""
+        """Log-density of (μ, α) [..., 2, D], summed over D."""
         if self._validate_args:
             self._validate_sample(value)
         return self.columns.log_prob(value.mT.unsqueeze(-1)).sum(-1)
@@ -199,7 +199,7 @@ class ColumnComponent(Component):
     support = RealOrMissing()  # type: ignore[assignment]
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of x [..., D]: that of N(x; μ_r, 1/α_r), summed over the columns that are not NaN."""
+        """Log-density of x [..., D], log N(x; μ_r, 1/α_r), summed over the columns that are not NaN."""
         if self._validate_args:
             self._validate_sample(value)
         loc, precision = self._selected().unbind(-2)

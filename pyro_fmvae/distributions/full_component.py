@@ -45,7 +45,7 @@ class FullComponent(MixtureComponent):
         return MultivariateNormal(loc, scale_tril=scale_tril, validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of z [..., D], without the inverse of T."""
+        """Log-density of z [..., D], computed without the inverse of T."""
         if self._validate_args:
             self._validate_sample(value)
         selected = self._selected()

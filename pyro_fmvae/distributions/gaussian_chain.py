@@ -41,7 +41,7 @@ class GaussianChain:
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Of the sequences, [...]."""
+        """Batch shape of the sequences, [...]."""
         blocks = self.precision.shape[:-3], self.link.shape[:-3], self.linear.shape[:-2], self.constant.shape
         return torch.broadcast_shapes(*blocks)
 
@@ -69,7 +69,7 @@ class GaussianChain:
         return self.log_densities(path).sum(-1)
 
     def log_densities(self, path: Tensor) -> Tensor:
-        """Of each step given the next one, [..., T]."""
+        """Log-density of each step of paths [..., T, D] given the next step, [..., T]."""
         diagonal, below = (torch.stack(blocks, -3) if blocks else self.link for blocks in self._factor)
         ahead = (below @ path[..., 1:, :, None]).squeeze(-1)
         white = (diagonal.mT @ path.unsqueeze(-1)).squeeze(-1) - self._forward - pad(ahead, (0, 0, 0, 1))
@@ -112,13 +112,13 @@ class GaussianChain:
 
     @property
     def entropies(self) -> Tensor:
-        """Of each step given the next one, [..., T]."""
+        """Entropy of each step given the next one, in nats, [..., T]."""
         log_determinants = packed.log_determinant(torch.stack(self._factor[0], -3))
         return 0.5 * (self.linear.shape[-1] * (1 + math.log(2 * math.pi)) - log_determinants)
 
     @property
     def entropy(self) -> Tensor:
-        """Of the distribution that is proportional to the weights, [...]."""
+        """Entropy of the distribution proportional to the weights, in nats, [...]."""
         return self.entropies.sum(-1).expand(self.batch_shape)
 
     def solve(self, white: Tensor) -> Tensor:
@@ -225,13 +225,13 @@ class GaussianPath(TorchDistribution):
 
     @property
     def covariance_matrix(self) -> Tensor:
-        """That of each step, [..., T, D, D]."""
+        """Covariance matrix of each step, [..., T, D, D]."""
         own = self.chain.covariances[0].to(self.dtype)
         return own.expand(*self.batch_shape, *self.event_shape, self.event_shape[-1])
 
     @property
     def variance(self) -> Tensor:
-        """Of each number, [..., T, D]."""
+        """Variance of each number, [..., T, D]."""
         return packed.diagonal(self.covariance_matrix)
 
     def rsample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:

@@ -42,7 +42,7 @@ class GaussianNoise(NamedTuple):
 
     @classmethod
     def of(cls, fn: Any) -> "GaussianNoise":
-        """That of a distribution, with a precision of 0 where it is masked."""
+        """Noise of a distribution, with a precision of 0 where it is masked."""
         if isinstance(fn, Independent):
             return cls.of(fn.base_dist)
         if isinstance(fn, MaskedDistribution):

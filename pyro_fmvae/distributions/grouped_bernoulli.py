@@ -142,7 +142,7 @@ class GroupedBernoulli(TorchDistribution):
         return second[..., : mean.shape[-1], : mean.shape[-1]]
 
     def _covariances(self) -> Tensor:
-        """Of units i < j of the same group, [..., G, g(g - 1)/2]; no difference of near-equal numbers."""
+        """Covariances of units i < j of a group, [..., G, g(g - 1)/2]; free of cancellation."""
         states = self._states()
         first, second = (states[:, units] for units in self._pairs())
         both, neither = self.probs @ (first * second), self.probs @ ((1 - first) * (1 - second))

@@ -19,7 +19,7 @@ class IndependentStudentT(Independent):
         return (base.scale * base.df.sqrt()).reciprocal(), power[..., 0], log_normaliser.sum(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of values [..., D]: Σ_d log p(value_d), [...]."""
+        """Log-density of values [..., D], Σ_d log p(value_d), [...]."""
         if self.base_dist._validate_args:
             self.base_dist._validate_sample(value)
         inverse, power, log_normaliser = self._constants

@@ -60,7 +60,7 @@ class InverseGammaFamily(ScalarFamily):
         return GAMMA.in_domain(_flip(natural))
 
     def random_start(self, prior: Tensor, count: float, generator: torch.Generator | None) -> Tensor:
-        """That of the Gamma over 1/θ."""
+        """Random start of the Gamma over 1/θ."""
         return _flip(GAMMA.random_start(_flip(prior), count, generator))
 
     def predictive_normal(

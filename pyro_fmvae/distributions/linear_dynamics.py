@@ -127,7 +127,7 @@ class LinearDynamics(Sequences):
 
     @property
     def masks(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Of chunks, or of sequences with lengths: see :func:`masks_of`."""
+        """Masks of the steps of chunks, or of sequences with lengths: see :func:`masks_of`."""
         spans = self.all_spans
         return None if spans is None else masks_of(spans, self.event_shape[0])
 

@@ -37,7 +37,7 @@ class MarginalComponent(FullComponent):
     support = RealOrMissing()  # type: ignore[assignment]
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of x [..., D], by the covariance of the columns that are there."""
+        """Log-density of x [..., D], by the covariance of the columns that are not missing."""
         if self._validate_args:
             self._validate_sample(value)
         selected = self._selected()
@@ -61,9 +61,9 @@ class Conditional(NamedTuple):
     """
 
     component: Tensor
-    """Of each pair, int64 [r]."""
+    """Component of each pair, int64 [r]."""
     row: Tensor
-    """Of each pair, int64 [r]."""
+    """Row of each pair, int64 [r]."""
     places: Tensor
     """Columns that are missing, int64 [r, m]."""
     gap: Tensor

@@ -100,7 +100,7 @@ class MatrixNormalWishart(StandardDistribution):
         return torch.cat([m + gap, factor], -2).to(self.loc)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of (W, T) [..., K+D, D], with respect to the elements of W and of the lower triangle of T."""
+        """Log-density of (W, T) [..., K+D, D], over the elements of W and of the lower triangle of T."""
         if self._validate_args:
             self._validate_sample(value)
         rows, dim = self.loc.shape[-2:]

@@ -78,7 +78,7 @@ class Assignment(TorchDistribution):
         return self.categorical.sample(sample_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of indices [...]: log π_r."""
+        """Log-probability of indices [...], log π_r."""
         return self.categorical.log_prob(value)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
@@ -269,7 +269,7 @@ class Component(MixtureComponent):
         return Normal(loc, precision.rsqrt(), validate_args=False).to_event(1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of z [..., D]: that of N(z; μ_r, 1/α_r), summed over D."""
+        """Log-density of z [..., D], log N(z; μ_r, 1/α_r), summed over D."""
         if self._validate_args:
             self._validate_sample(value)
         loc, precision = self._selected().unbind(-2)

@@ -65,7 +65,7 @@ class MultivariateNormalFamily(ExponentialFamily):
         return event[0] * (event[0] + 3) // 2
 
     def locate(self, monomial: tuple[str, ...], elements: tuple[Tensor, ...], event: torch.Size) -> Tensor:
-        """Of θ_i: i. Of θ_i θ_j: its place in the triangle."""
+        """The place of a statistic: i for θ_i; for θ_i θ_j, its place in the triangle."""
         if len(monomial) == 1:
             return elements[0]
         return event[0] + packed.position(*elements)

@@ -92,7 +92,7 @@ class MultivariateNormalGamma(StandardDistribution):
         return torch.cat([weights, precision], -1).to(self.loc)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of (w, τ) [..., D+1]: that of N(w; m, LLᵀ/τ) plus that of Gamma(τ; a, b)."""
+        """Log-density of (w, τ) [..., D+1]: log N(w; m, LLᵀ/τ) + log Gamma(τ; a, b)."""
         if self._validate_args:
             self._validate_sample(value)
         weights, precision = value[..., :-1], value[..., -1]

@@ -114,7 +114,7 @@ class NormalGamma(TorchDistribution):
         return torch.stack([loc, precision], -2).to(self.loc)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of (μ, α) [..., 2, D]: that of N(μ; m, 1/(sα)) plus that of Gamma(α; a, b), summed over D."""
+        """Log-density of (μ, α) [..., 2, D]: log N(μ; m, 1/(sα)) + log Gamma(α; a, b), summed over D."""
         if self._validate_args:
             self._validate_sample(value)
         loc, precision = value.unbind(-2)

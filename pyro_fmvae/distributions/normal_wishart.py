@@ -98,7 +98,7 @@ class NormalWishart(StandardDistribution):
         return packed.above(m + gap * s.unsqueeze(-1).rsqrt(), factor).to(self.loc)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of (μ, T) [..., D+1, D], with respect to the elements of μ and of the lower triangle of T."""
+        """Log-density of (μ, T) [..., D+1, D], over the elements of μ and of the lower triangle of T."""
         if self._validate_args:
             self._validate_sample(value)
         dim, loc, factor = value.shape[-1], value[..., 0, :], value[..., 1:, :]

@@ -42,7 +42,7 @@ class PoissonComponent(MixtureComponent):
         return dist.Poisson(parameter, validate_args=False).to_event(1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of counts [..., D], summed over those that are not NaN."""
+        """Log-probability of counts [..., D], summed over those that are not NaN."""
         if self._validate_args:
             self._validate_sample(value)
         known = ~value.isnan()

@@ -100,7 +100,7 @@ class RateWishart(StandardDistribution):
         return (factor.mT @ factor).to(self.rate_tril)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of Λ [..., D, D], with respect to the elements of its lower triangle."""
+        """Log-density of Λ [..., D, D], over the elements of its lower triangle."""
         if self._validate_args:
             self._validate_sample(value)
         dim, a, tril = value.shape[-1], self.concentration, self.rate_tril
@@ -161,7 +161,7 @@ class WishartFamily(ExponentialFamily):
         return event[0] * (event[0] + 1) // 2 + 1
 
     def locate(self, monomial: tuple[str, ...], elements: tuple[Tensor, ...], event: torch.Size) -> Tensor:
-        """Of the log-determinant: 0. Of Λ_ij: its place in the triangle."""
+        """The place of a statistic: 0 for the log-determinant; for Λ_ij, its place in the triangle."""
         (element,), dim = elements, event[-1]
         if monomial == ("logdet",):
             return torch.zeros_like(element)

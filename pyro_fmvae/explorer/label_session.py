@@ -48,7 +48,7 @@ class Property:
 
     @property
     def tally(self) -> Tally:
-        """Of the labels given that the model had a guess of, how many it knew."""
+        """How many of the labels the model guessed right, among those it had a guess for."""
         right = sum(self.given[row] == guess for row, guess in self.guesses.items() if row in self.given)
         return Tally(right, sum(row in self.given for row in self.guesses))
 

@@ -15,7 +15,7 @@ SEARCHED: Final = 2000
 STARTS: Final = 3
 """Starts of the mixture."""
 FLAT: Final = 0.01
-"""Of the largest standard deviation: dimensions of less are scaled as if they had so much."""
+"""Share of the largest standard deviation; dimensions with less are scaled as if they had that much."""
 
 
 def full_clusters(points: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:

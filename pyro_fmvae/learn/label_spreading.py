@@ -25,7 +25,7 @@ COMPARABLE: Final = f"{NEIGHBOURS + 1} to {MOST_POINTS:,} points without missing
 MOST_NUMBERS = 64
 """Numbers of a point, of more than which as many principal components are compared."""
 SEED = 0
-"""Of the hidden parts, and of the forest."""
+"""Seed of the hidden parts and of the forest."""
 Teacher = Callable[[Tensor], Tensor]
 """From labels int64 [N], -1 = unknown, to probabilities of the values of every point, float64 [N, C]."""
 

@@ -122,11 +122,11 @@ class Learning:
         return AdamW(groups, fused=True)
 
     def kl_weight_at(self, fraction: float) -> float:
-        """Weight of KL[z] when so much of the joint phase is over: it moves linearly to 1."""
+        """Weight of KL[z] after this fraction of the joint phase: it moves linearly to 1."""
         return self.kl_weight + (1.0 - self.kl_weight) * min(fraction, 1.0)
 
     def learning_rate_at(self, fraction: float) -> float:
-        """Of the networks, when so much of the joint phase is over; it falls in the second half."""
+        """Networks' learning rate after this fraction of the joint phase; it falls in the second half."""
         if self.final_learning_rate is None:
             return self.learning_rate
         return self.learning_rate * (self.final_learning_rate / self.learning_rate) ** max(

@@ -201,7 +201,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         split: str,
         records: Sequence[Mapping[str, Any]],
     ) -> dict[str, Figure]:
-        """Of images: what factors and their components show. Of tables: the means of components."""
+        """What the factors and their components show (images), or the means of the components (tables)."""
         return factor_figures(self, model, rows, records)
 
 

@@ -124,7 +124,7 @@ _BY_SETTING: dict[str, dict[str, Any]] = {
 
 
 OWN_CLUSTERS: dict[str, Any] = {"full_starts": True, "s0": 0.05}
-"""Of a person's own images without labels: see Clusters without labels, in the page on the model."""
+"""Options for a person's own images without labels: see Clusters without labels, in the page on the model."""
 OWN_COMPONENTS = 16
 """Most components of the factor of such images."""
 

@@ -25,9 +25,9 @@ class Ended(NamedTuple):
     """The end of a training."""
 
     kept: Moment
-    """Of the model that the run stands for."""
+    """Moment of the model that the run stands for."""
     end: Moment
-    """Of the model at the end."""
+    """Moment of the model at the end."""
     state: dict[str, Tensor]
     """Its state dictionary."""
     stopped: bool

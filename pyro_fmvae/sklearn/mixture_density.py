@@ -24,6 +24,8 @@ from pyro_fmvae.sklearn.standardisation import Standardisation
 
 PART: Final = 5_000
 """Rows that are computed at once."""
+LARGEST: Final = 1e100
+"""Size of the largest number of a row: squares and their sums are far from the largest float64."""
 FOLDS: Final = 10
 """Parts of the training rows that are held out in turn."""
 DRAWS: Final = 10_000
@@ -34,11 +36,11 @@ class CredibleInterval(NamedTuple):
     """Lower and upper ends, in this order along the first axis."""
 
     weights: np.ndarray
-    """Of the weights, [2, K]."""
+    """Ends for the weights, [2, K]."""
     means: np.ndarray
-    """Of the components' means, of the columns of numbers, [2, K, D]."""
+    """Ends for the components' means, over the columns of numbers, [2, K, D]."""
     rates: np.ndarray
-    """Of the components' rates, of the columns of counts, [2, K, D]."""
+    """Ends for the components' rates, over the columns of counts, [2, K, D]."""
 
 
 class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, MixtureParameters):
@@ -187,6 +189,12 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         rows: np.ndarray = validate_data(
             self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
         )
+        sizes = np.fmax(np.fmax.reduce(rows), -np.fmin.reduce(rows))
+        for column in np.flatnonzero(sizes > LARGEST):
+            raise ValueError(
+                f"X: expected numbers of at most {LARGEST:g} in size, got one of {sizes[column]:g} in column "
+                f"{column}; change the column's units, or set the number to NaN"
+            )
         return rows
 
     def _keep(self, model: ObservedMixture) -> None:

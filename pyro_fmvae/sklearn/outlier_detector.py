@@ -15,7 +15,7 @@ from pyro_fmvae.sklearn.standardisation import distinct
 LEAST: Final = 0.01
 """Share of new rows that are outliers where ``contamination`` is "auto"."""
 CONCENTRATION: Final = 10.0
-"""Of the weights of the default mixture, so that a row far from all others has no component of its own."""
+"""Concentration of the default mixture's weights: a row far from all others gets no component of its own."""
 DRAWS: Final = 10_000
 """Draws that decide it."""
 

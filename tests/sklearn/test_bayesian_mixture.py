@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, WEIGHTS, parameter_of
-from pyro_fmvae.sklearn import BayesianMixture, bayesian_mixture
+from pyro_fmvae.sklearn import BayesianMixture, OutlierDetector, bayesian_mixture
 
 UNITS, ORIGIN = np.array([1.0, 100.0, 0.01]), np.array([5.0, 0.0, 3.0])
 
@@ -199,6 +199,20 @@ def test_the_prior_of_tight_clusters_is_tight(full):
     assert adjusted_rand_score(mixture.predict(x), kinds) == 1
     variances = np.diagonal(mixture.covariances_, 0, 1, 2) if full else mixture.covariances_
     assert 0.5 < np.exp(np.log(variances).mean()) < 1.5
+
+
+@pytest.mark.parametrize(
+    "estimator", [BayesianMixture(2, n_init=1), OutlierDetector(BayesianMixture(2, n_init=1))]
+)
+def test_numbers_whose_squares_overflow_are_named(data, estimator):
+    """Also in rows for a fitted mixture, and beside missing numbers; large units alone are none of them."""
+    x = 1e97 * data[0][:100]
+    fitted, odd = clone(estimator).fit(x), x.copy()
+    assert np.isfinite(fitted.score_samples(x)).all()
+    odd[3, 1], odd[4, 1] = -1e120, np.nan
+    for use in (clone(estimator).fit, fitted.score_samples):
+        with pytest.raises(ValueError, match=r"^X: expected .* got one of 1e\+120 in column 1; "):
+            use(odd)
 
 
 @pytest.mark.parametrize(

@@ -82,12 +82,12 @@ class Likelihoods:
 
     @classmethod
     def kept(cls, points: Observations, table: Tensor) -> "Likelihoods":
-        """Of constants E[log p] [*batch, K]."""
+        """Likelihoods from constants E[log p] [*batch, K]."""
         return cls(points, *_exponentials(points.flat(table.expand(*points.batch, -1))))
 
     @classmethod
     def looked_up(cls, points: Observations, table: Tensor, value: Tensor) -> "Likelihoods":
-        """Of observations that are categories.
+        """Likelihoods of observations that are categories.
 
         Args:
             points: the observations.

@@ -108,7 +108,7 @@ def _spelt_out(letters: list[str], output: str, dims: list[int]) -> tuple[list[s
 
 
 def _logdet(of: Expand, x: Lazy, call: Computed) -> Sum:
-    """Of a drawn matrix, of positive numbers times one, or of numbers on a diagonal."""
+    """Log-determinant of a drawn matrix, of positive numbers times one, or of numbers on a diagonal."""
     a = call.args[0]
     diagonal = _diagonal(a)
     if diagonal is not None:
@@ -164,12 +164,12 @@ def _scaled_matrix(terms: Sum, a: Lazy) -> tuple[list[Factor], Tensor] | None:
 
 
 def _cholesky(of: Expand, x: Lazy, call: Computed) -> Sum:
-    """Of positive numbers times a known matrix, or on a diagonal."""
+    """Cholesky factor of positive numbers times a known matrix, or on a diagonal."""
     return _of_scaled(of, x, call, torch.linalg.cholesky, 0.5)
 
 
 def _cholesky_inverse(of: Expand, x: Lazy, call: Computed) -> Sum:
-    """Of positive numbers times a known factor, or on a diagonal."""
+    """Inverse from the Cholesky factor of positive numbers times a known one, or on a diagonal."""
     return _of_scaled(of, x, call, torch.cholesky_inverse, -2)
 
 

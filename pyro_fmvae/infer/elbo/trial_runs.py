@@ -409,11 +409,11 @@ def _check(trial: _Trial, values: dict[str, Tensor]) -> None:
         known = sites[name]["infer"]["_dim_to_id"]
         shape = sites[name]["fn"].batch_shape
         strange = [dim for dim in range(-len(shape), -trial.plates) if shape[dim] > 1 and dim not in known]
-        for used in uses.sites(table) & set(trial.discrete) if strange else ():
+        for each in uses.sites(table) & set(trial.discrete) if strange else ():
             raise NotByPointError(
-                f"site '{used}': it is summed out, with its values in dimension {enum_dim(sites[used])}, "
-                f"left of all plates, but '{name}' has the batch shape {tuple(shape)}; compute with {used} "
-                f"itself, as in torch.arange(size) < {used}, not with {used}[..., None]"
+                f"site '{each}': it is summed out, with its values in dimension {enum_dim(sites[each])}, "
+                f"left of all plates, but '{name}' has the batch shape {tuple(shape)}; compute with {each} "
+                f"itself, as in torch.arange(size) < {each}, not with {each}[..., None]"
             )
         dims = [dim for dim in range(-table.dim(), -trial.plates) if table.shape[dim] > 1]
         owners[name] = {dim: ids[known[dim]] for dim in dims}

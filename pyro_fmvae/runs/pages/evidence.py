@@ -36,7 +36,7 @@ class Evidence:
 
     run: Run
     records: list[dict[str, Any]]
-    """Of ``metrics.jsonl``, without damaged lines."""
+    """Records of ``metrics.jsonl``, without damaged lines."""
     report: dict[str, Any]
     """Contents of ``report.json``; empty where there is none."""
     kept: Kept | None

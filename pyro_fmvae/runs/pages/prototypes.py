@@ -28,7 +28,7 @@ class Prototype(NamedTuple):
 
     component: int
     name: str
-    """That of its value, the one that it was given, or its number."""
+    """Name of its value, the one that it was given, or its number."""
     share: float
     """Share of the points that it is the most probable component of."""
     rows: np.ndarray
