@@ -33,7 +33,7 @@ def test_api_page_lists_every_module():
 
 
 def test_no_docstring_opens_in_the_middle_of_a_thought():
-    opening = re.compile(r"(What|Whether|Those|The same)\b")
+    opening = re.compile(r"(What|Whether|Those|Of|That|The same)\b")
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = []
     for path in sorted((ROOT / "pyro_fmvae").rglob("*.py")):

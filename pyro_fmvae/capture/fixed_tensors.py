@@ -60,7 +60,7 @@ class FixedTensors:
 
     @staticmethod
     def answer(func: Any, args: Any) -> Any:
-        """That answer."""
+        """Answer such a question outside of the recording."""
         with _disable_current_modes():
             return func(*args)
 

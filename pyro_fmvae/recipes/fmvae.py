@@ -201,7 +201,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         split: str,
         records: Sequence[Mapping[str, Any]],
     ) -> dict[str, Figure]:
-        """What the factors and their components show (images), or the means of the components (tables)."""
+        """Draw what factors and components show (images), or the means of the components (tables)."""
         return factor_figures(self, model, rows, records)
 
 

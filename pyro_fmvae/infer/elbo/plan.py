@@ -154,7 +154,7 @@ def _of_plain(found: Recognised, guide: Trace, site: Site, structured: bool) -> 
 
 
 def _about_joint(found: Recognised, guide: Trace, name: str, structured: bool) -> str:
-    """Whether a location has a joint posterior or could have one, or why it has none."""
+    """Say that a location has a joint posterior or could have one, or why it has none."""
     if name not in found.joint:
         return f"apart: {found.apart[name]}" if structured and name in found.apart else ""
     precision = found.joint[name][0]

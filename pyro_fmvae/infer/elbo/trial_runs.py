@@ -142,7 +142,7 @@ _VALUES: list[_Numbers] = [
 
 
 def _but_the_first(numbers: _Numbers) -> _Numbers:
-    """The same values, but the next one for the first point, where there are plates."""
+    """Give the same values, but the next one for the first point, where there are plates."""
     return lambda count, size: (numbers(count, size) + (count == 0) * bool(count.dim())) % size
 
 
