@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.learn.full_clusters import full_clusters
+from pyro_fmvae.learn.independent_components import start_from_components
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget, GradientPhase, arguments, endless
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
@@ -198,10 +199,17 @@ def _generator() -> torch.Generator:
 
 
 def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, learning: Learning) -> None:
-    """Seed λ from up to 20,000 encoded points, and from more that have labels where few of these do."""
+    """Seed λ from up to 20,000 encoded points, and from more that have labels where few of these do.
+
+    With ``learning.independent_start`` the networks' basis changes first, so that blocks begin with
+    independent components.
+    """
     clusters = full_clusters if learning.full_starts else kmeans
     generator = torch.Generator().manual_seed(seed)
-    model.seed(*encode_some(model, batches, SEEDING_LABELS), generator, learning.restarts, clusters)
+    loc, scale, labels = encode_some(model, batches, SEEDING_LABELS)
+    found = start_from_components(model, loc, scale, labels, seed) if learning.independent_start else None
+    loc, scale, starts = found or (loc, scale, None)
+    model.seed(loc, scale, labels, generator, learning.restarts, clusters, starts)
 
 
 def encode_some(

@@ -57,6 +57,8 @@ class Learning:
             :meth:`FactorialMixtureVAE.seed`.
         full_starts: start λ of factors without labels from the clusters of a mixture of full covariances, in
             the place of k-means: see :func:`~pyro_fmvae.learn.full_clusters.full_clusters`.
+        independent_start: give each factor's block an independent component at its head, before λ is seeded:
+            see :mod:`pyro_fmvae.learn.independent_components`. It needs pretrained networks.
         restart_every: steps of a joint phase between two comparisons of λ of factors without labels with
             ``restarts`` new starts: see :meth:`FactorialMixtureVAE.restart`. 0: never.
         recompute: compute responsibilities again at the updated encoder (the paper's order).
@@ -85,6 +87,7 @@ class Learning:
     view: nn.Module | None = None
     restarts: int = 1
     full_starts: bool = False
+    independent_start: bool = False
     restart_every: int = 0
     recompute: bool = False
     eager: bool = False

@@ -1,6 +1,6 @@
 """Factors that are vectorised together: equal numbers of components, equal labelling."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -26,7 +26,7 @@ from pyro_fmvae.infer.posteriors import (
     to_natural,
     to_standard,
 )
-from pyro_fmvae.infer.seeding import Clustering, better_mixture, kmeans, kmeans_mixture
+from pyro_fmvae.infer.seeding import Clustering, better_mixture, coordinate_ascent, kmeans, kmeans_mixture
 from pyro_fmvae.models.hyperprior import Hyperprior
 from pyro_fmvae.models.labelled_start import labelled_start
 
@@ -175,6 +175,7 @@ class FactorGroup(nn.Module):
         generator: torch.Generator,
         restarts: int,
         clusters: Clustering = kmeans,
+        starts: Mapping[int, Tensor] | None = None,
     ) -> None:
         """Start λ from M encoded points: see :meth:`FactorialMixtureVAE.seed`.
 
@@ -182,7 +183,7 @@ class FactorGroup(nn.Module):
             mean, variance: of q(z | x), of all factors, [I, M, D].
             labels: int64 [M, labelled factors], -1 = unknown, or None.
             num_data: N, for which the points stand.
-            generator, restarts, clusters: as for that method.
+            generator, restarts, clusters, starts: as for that method.
         """
         mixtures = []
         whole = [natural_prior(prior) for prior in self.priors(mean.device)]
@@ -195,6 +196,9 @@ class FactorGroup(nn.Module):
                 data, own = (mean[factor], variance[factor]), generator.clone_state()
                 start = labelled_start(priors, *data, known, values, num_data, own, restarts, clusters)
                 mixtures.append(start)
+            elif starts and factor in starts:
+                data, each = (mean[factor], variance[factor]), num_data / mean.shape[1]
+                mixtures.append(coordinate_ascent(*priors, *data, starts[factor], each, iterations=1))
             else:
                 data, each = (mean[factor], variance[factor]), num_data / mean.shape[1]
                 mixtures.append(kmeans_mixture(*priors, *data, generator, restarts, each, clusters=clusters))

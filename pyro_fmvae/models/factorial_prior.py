@@ -140,6 +140,7 @@ class FactorialPrior(nn.Module):
         generator: torch.Generator,
         restarts: int = 1,
         clusters: Clustering = kmeans,
+        starts: Mapping[int, Tensor] | None = None,
     ) -> None:
         """Initialise λ from encoded data: by k-means, and by the labels of labelled factors.
 
@@ -155,6 +156,8 @@ class FactorialPrior(nn.Module):
                 is improved by coordinate ascent (:mod:`pyro_fmvae.infer.seeding`), and the best bound is
                 kept.
             clusters: takes the place of k-means.
+            starts: factor → responsibilities of the points [M, K], for factors without labels that they are
+                known for.
 
         Raises:
             ValueError: ``restarts`` < 1, or encodings or labels of another shape, type or range.
@@ -162,7 +165,7 @@ class FactorialPrior(nn.Module):
         mean, variance = self._moments(loc, scale)
         labels = check_codes("labels", labels, len(loc), self.label_sizes, "column")
         for group in self.factor_groups():
-            group.seed(mean, variance, labels, self.num_data, generator, restarts, clusters)
+            group.seed(mean, variance, labels, self.num_data, generator, restarts, clusters, starts or {})
 
     @torch.no_grad()
     def separate_labelled(self, distance: float, generator: torch.Generator) -> None:

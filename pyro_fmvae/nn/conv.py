@@ -167,6 +167,11 @@ class ConvDecoder(nn.Module):
         scaled_normal_(conv, gain=1.0)
         self.convolutions = nn.Sequential(*layers)
 
+    @property
+    def first(self) -> nn.Linear:
+        """The layer that takes z."""
+        return self.linear
+
     @torch.no_grad()
     def start_at(self, features: Tensor) -> None:
         """Give about these features [outputs, C] at every pixel, whatever z is: a start near the data's mean.

@@ -76,6 +76,13 @@ class MLPDecoder(nn.Module):
         self.linear = nn.Linear(sizes[-1], prod(self.output_shape))
         scaled_normal_(self.linear, gain=1.0)
 
+    @property
+    def first(self) -> nn.Linear:
+        """The layer that takes z."""
+        layer = next(iter(self.hidden), self.linear)
+        assert isinstance(layer, nn.Linear)
+        return layer
+
     def forward(self, z: Tensor) -> Tensor:
         """Decode ``z[..., latent_dim]`` to ``[..., outputs, *event_shape]``."""
         check_event("z", z, (self.latent_dim,))

@@ -57,6 +57,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         if config.label_width and not (config.labels and config.network == "mlp"):
             raise ValueError("label_width: expected 0 without labels or with convolutions")
         names = trained_labels(config, dataset) if config.labels else ()
+        config = _independent_start(config, len(names))
         check_views(config, dataset, len(names))
         if config.labels:
             assert config.factors is not None
@@ -120,8 +121,10 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             free_from=0.0,
             learning_rate=learning.final_learning_rate or at_joint.learning_rate,
             augment_until=0.0,
+            independent_start=learning.independent_start and prior.empty and joint.empty,
         )
-        seeded = (self.config.full_starts and not self.labels) or (prior.empty and joint.empty)
+        anew = self.config.full_starts and not self.labels and not learning.independent_start
+        seeded = anew or (prior.empty and joint.empty)
         return [
             Pretraining(model, learning, budgets["pretrain"]),
             PriorFitting(model, learning, prior, seed),
@@ -203,6 +206,23 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
     ) -> dict[str, Figure]:
         """Draw what factors and components show (images), or the means of the components (tables)."""
         return factor_figures(self, model, rows, records)
+
+
+def _independent_start(config: FMVAEOptions, labelled: int) -> FMVAEOptions:
+    """Choose whether factors start from independent components.
+
+    Raises:
+        ValueError: they are to, without pretrained networks, a second factor, or a factor without labels.
+    """
+    assert config.factors is not None
+    problem = ""
+    if not (config.pretrain_iterations or config.pretrained):
+        problem = "pretrained networks (--pretrain-iterations)"
+    elif not 2 <= len(config.factors) > labelled:
+        problem = "two factors or more, one of them without labels"
+    if config.independent_start and problem:
+        raise ValueError(f"independent_start: expected {problem}")
+    return config if config.independent_start is False else replace(config, independent_start=not problem)
 
 
 def _check_per_value(config: FMVAEOptions, labelled: int) -> None:

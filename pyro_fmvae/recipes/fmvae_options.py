@@ -51,6 +51,11 @@ class FMVAEOptions(ViewOptions, CountableOptions):
         "start factors without labels from a mixture with full covariances instead of k-means; where no "
         "labels are trained on, start again in refine; default: for your own images without labels",
     )
+    independent_start: bool | None = option(
+        None,
+        "after pretraining, start each factor from independent components of the codes; default: with two "
+        "factors or more, one of them without labels",
+    )
     restart_every: int = option(
         0, "joint and refine iterations between comparisons of the prior with new starts; 0: never", count(0)
     )

@@ -327,7 +327,7 @@ def test_weight_decay_is_that_of_the_networks_alone():
 @pytest.mark.parametrize("phase", [PriorFitting, Joint])
 def test_restarts_are_as_many_as_were_asked_for(phase, monkeypatch):
     asked = []
-    monkeypatch.setattr(FactorialMixtureVAE, "seed", lambda *args: asked.append(args[-2]))
+    monkeypatch.setattr(FactorialMixtureVAE, "seed", lambda *args: asked.append(args[5]))
     phase(labelled_model(), Learning(restarts=7), TEN, seed=0).prepare([batch()])
     assert asked == [7]
 

@@ -110,6 +110,26 @@ def test_refining_is_for_labels():
         assert resolve(config, data).refine_iterations == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "starts"),
+    [
+        ({"factors": (2, 2)}, True),
+        ({"factors": (2, 2), "labels": 0.5}, True),
+        ({"factors": (2, 2), "pretrain_iterations": 0, "pretrained": "run"}, True),
+        ({"factors": (2,)}, False),
+        ({"factors": (2,), "labels": 0.5}, False),
+        ({"factors": (2, 2), "pretrain_iterations": 0}, False),
+    ],
+)
+def test_free_factors_start_from_independent_components_of_pretrained_codes(options, starts):
+    data, options = dataset(label_sizes=(2,)), {"labels": 0.0} | options
+    assert resolve(configure(**options), data).independent_start == starts
+    assert not resolve(configure(**options, independent_start=False), data).independent_start
+    if not starts:
+        with pytest.raises(ValueError, match=r"^independent_start: expected (pretrained|two factors)"):
+            resolve(configure(**options | {"independent_start": True}), data)
+
+
 def test_no_phase_of_own_labelled_data_goes_without_the_classification_term():
     """In a phase with Δ = 0 a few clamped points meet all the free ones, and lose their components."""
     data = dataset(label_sizes=(2,), size=40)

@@ -116,7 +116,7 @@ def test_what_phases_share_is_what_was_asked_for():
         },
         **{"kl_annealing": 0.6, "pretrain_kl_weight": 0.7, "augment_until": 0.8, "restart_every": 9},
         **{"views": 3},
-        **{"recompute": True, "eager": True, "full_starts": True},
+        **{"recompute": True, "eager": True, "full_starts": True, "independent_start": True},
     }
     learning = configure(**given, prior_restarts=4).learning()
     assert {name: getattr(learning, name) for name in given} == given

@@ -1,0 +1,341 @@
+"""Independent components of codes, from which the factors of a prior start.
+
+The prior of a factorial mixture VAE is an independent component analysis with mixtures as sources (Paquet et
+al., 2018, Section 2.2). Pretraining under N(0, I) leaves the latent space in an arbitrary rotation, so that
+each block of dimensions holds a bit of every property. Independent component analysis (FastICA; Hyvärinen and
+Oja, 2000) of the pretrained codes finds the rotation in which each property is at the head of a block.
+
+Codes are whitened by C = cov(m) + E[s²], the total covariance of q(z | x) = N(m, s²), which is about I in a
+VAE. Directions in which means make up less than half of it hold no signal. How many factors there are, and
+which directions they are, is told by the information of a mixture's assignments, H(π) - E[H(γ)] in bits: a
+property of two equally frequent values has 1 bit.
+"""
+
+import logging
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.cluster.hierarchy import fcluster, linkage  # type: ignore[import-untyped]
+from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+from scipy.spatial.distance import squareform  # type: ignore[import-untyped]
+from sklearn.decomposition import FastICA  # type: ignore[import-untyped]
+from sklearn.metrics import adjusted_mutual_info_score, mutual_info_score  # type: ignore[import-untyped]
+from sklearn.mixture import GaussianMixture  # type: ignore[import-untyped]
+from torch import Tensor
+
+from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
+from pyro_fmvae.nn.change_of_basis import change_basis
+
+SIGNAL: Final = 0.5
+"""Least share of the means' variance in the total one of a direction that holds signal."""
+FITTED: Final = 4000
+"""Points at most that mixtures are fitted to, and dependence is measured by."""
+DEPENDENT: Final = 0.1
+"""Nats of mutual information of octiles from which on two directions belong to one factor."""
+INFORMATIVE: Final = 0.1
+"""Least bits of a direction from which a factor starts."""
+CLUSTERED: Final = 0.9
+"""Least certainty of an assignment to clusters: directions of a Gaussian have 0.3 to 0.5, of a uniform
+distribution 0.76, within a property up to 0.86; two properties of smileys have 0.95 or more."""
+TELLS: Final = 0.2
+"""Least share of a direction's information that a label explains, for the direction to belong to it."""
+MOST: Final = 12
+"""Clusters of a unit that are tried, at most."""
+SHOWN: Final = 12
+"""Directions whose bits are printed."""
+
+Array = npt.NDArray[np.float64]
+logger = logging.getLogger("pyro_fmvae")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Directions that depend on each other.
+
+    Attributes:
+        directions: their numbers.
+        assignments: of points to clusters, int [M].
+        bits: information of the assignment, H(π) - E[H(γ)].
+        certainty: share of this in H(π): 1 where clusters do not overlap.
+    """
+
+    directions: tuple[int, ...]
+    assignments: npt.NDArray[np.int64]
+    bits: float
+    certainty: float = 1.0
+
+    @property
+    def clustered(self) -> bool:
+        """True if points fall apart into clusters."""
+        return self.certainty >= CLUSTERED
+
+
+@dataclass(frozen=True)
+class IndependentComponents:
+    """Independent directions of M codes of J dimensions.
+
+    Attributes:
+        centre: mean of the codes, [J].
+        whitening, colouring: C^(-1/2) and C^(1/2), [J, J].
+        directions: unit vectors of the whitened space, [S, J].
+        codes: of points in these directions, [M, S].
+        seed: of mixtures.
+    """
+
+    centre: Array
+    whitening: Array
+    colouring: Array
+    directions: Array
+    codes: Array
+    seed: int = 0
+
+    @classmethod
+    def of(cls, mean: Array, variance: Array, seed: int = 0) -> "IndependentComponents":
+        """Find the directions by means and variances of q(z | x) of M points, each [M, J]."""
+        centre = mean.mean(0)
+        values, vectors = np.linalg.eigh(np.cov(mean.T) + np.diag(variance.mean(0)))
+        whitening, colouring = ((vectors * values**power) @ vectors.T for power in (-0.5, 0.5))
+        white = (mean - centre) @ whitening
+        shares, axes = np.linalg.eigh(np.cov(white.T))
+        axes = axes[:, shares >= SIGNAL]
+        directions = axes.T
+        if len(directions) > 1:
+            found = FastICA(random_state=seed, whiten="unit-variance", max_iter=1000)
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore"
+                )  # components that are Gaussian have no direction to converge to
+                directions = found.fit(white @ axes).components_ @ axes.T
+            directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        return cls(centre, whitening, colouring, directions, white @ directions.T, seed)
+
+    @cached_property
+    def fitted(self) -> npt.NDArray[np.int64]:
+        """Numbers of the points that mixtures are fitted to."""
+        chosen = np.random.default_rng(self.seed).permutation(len(self.codes))[:FITTED]
+        return np.sort(chosen)
+
+    def mixture(self, directions: Sequence[int], components: int) -> Any:
+        """A mixture of Gaussians in some directions, diagonal as the factors' own."""
+        codes = self.codes[np.ix_(self.fitted, directions)]
+        found = GaussianMixture(
+            components, covariance_type="diag", n_init=2, random_state=self.seed, reg_covar=1e-4
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it has not converged
+            return found.fit(codes)
+
+    def responsibilities(self, directions: Sequence[int], components: int) -> Array:
+        """γ of all points under :meth:`mixture`, [M, components]."""
+        gamma: Array = self.mixture(directions, components).predict_proba(self.codes[:, directions])
+        return gamma
+
+    def unit(self, directions: Sequence[int], most: int) -> Unit:
+        """The clusters of all points in some directions, whose number has the best ICL, at most so many.
+
+        ICL (Biernacki, Celeux and Govaert, 2000) is BIC with a penalty on clusters that overlap.
+        """
+        codes = self.codes[:, directions]
+        best = math.inf
+        for components in range(2, most + 1):
+            mixture = self.mixture(directions, components)
+            overlap = entropy(mixture.predict_proba(codes[self.fitted])).sum()
+            criterion = mixture.bic(codes[self.fitted]) + 2 * overlap
+            if criterion >= best:
+                break
+            best, gamma = criterion, mixture.predict_proba(codes)
+        whole = entropy(gamma.mean(0))
+        nats = float(whole - entropy(gamma).mean())
+        return Unit(tuple(directions), gamma.argmax(-1), nats / math.log(2), nats / max(float(whole), 1e-12))
+
+    def units(self, most: int, room: int) -> list[Unit]:
+        """Groups of dependent directions with their clusters, clear ones and those of most information first.
+
+        Args:
+            most: clusters of a unit. With two, each direction is a unit by itself.
+            room: directions of a unit at most.
+        """
+        groups = [[number] for number in range(len(self.directions))]
+        if most > 2 and len(groups) > 1:
+            groups = dependent(self.codes[self.fitted])
+        singles = {number: self.unit([number], most) for group in groups for number in group}
+        units = []
+        for group in groups:
+            group = sorted(group, key=lambda number: -singles[number].bits)[:room]
+            units.append(self.unit(group, most) if len(group) > 1 else singles[group[0]])
+        return sorted(units, key=lambda unit: (not unit.clustered, -unit.bits))
+
+    def basis(self, blocks: Sequence[Sequence[int]], dim: int) -> Array:
+        """An orthogonal matrix whose blocks of rows begin with the directions of factors: [J, J].
+
+        The directions are made orthogonal symmetrically. What is left stays as near to the axes as can be.
+
+        Args:
+            blocks: of each factor, numbers of directions, all of them different.
+            dim: D, rows of each block.
+        """
+        size = len(self.centre)
+        heads = self.directions[[number for block in blocks for number in block]]
+        left, _, right = np.linalg.svd(heads, full_matrices=False)
+        heads = left @ right
+        beside = np.eye(size) - heads.T @ heads
+        axes = np.sort(np.argsort(-np.diag(beside), kind="stable")[: size - len(heads)])
+        left, _, right = np.linalg.svd(beside[axes], full_matrices=False)
+        rest, rows = iter(left @ right), iter(heads)
+        return np.stack([next(rows if d < len(block) else rest) for block in blocks for d in range(dim)])
+
+
+def entropy(p: Array) -> Any:
+    """Of the last dimension, in nats."""
+    return -(p * np.log(p.clip(1e-12))).sum(-1)
+
+
+def dependent(codes: Array) -> list[list[int]]:
+    """Groups of directions by the mutual information of their octiles, with average linkage.
+
+    Args:
+        codes: [M, S], S > 1.
+    """
+    edges = np.quantile(codes, np.arange(1, 8) / 8, axis=0)
+    octiles = [np.searchsorted(*pair) for pair in zip(edges.T, codes.T, strict=True)]
+    size = len(octiles)
+    apart = np.zeros((size, size))
+    for i in range(size):
+        for j in range(i):
+            apart[i, j] = apart[j, i] = math.log(8) - mutual_info_score(octiles[i], octiles[j])
+    tree = linkage(squareform(apart, checks=False), "average")
+    numbers = fcluster(tree, math.log(8) - DEPENDENT, "distance")
+    return [np.flatnonzero(numbers == number).tolist() for number in np.unique(numbers)]
+
+
+def blocks_of(
+    units: Sequence[Unit],
+    sizes: Sequence[int],
+    dim: int,
+    labelled: Sequence[int] = (),
+    labels: npt.NDArray[np.int64] | None = None,
+) -> list[list[Unit]]:
+    """The units that each factor starts from. No unit is used twice.
+
+    A unit belongs to the label that explains most of it. Free factors compete for what labels do not explain;
+    one of many components starts from several units, as long as it has bits left for them.
+
+    Args:
+        units: to choose from.
+        sizes: K of each factor.
+        dim: D, directions that each block has room for.
+        labelled: factors that labels belong to, in the order of the columns.
+        labels: of the points, -1 = unknown, [M, labelled factors]; None: there are none.
+    """
+    blocks: list[list[Unit]] = [[] for _ in sizes]
+    left = [unit.bits for unit in units]
+    explained = np.zeros((len(units), len(labelled)))
+    for number, unit in enumerate(units):
+        for column in range(len(labelled)):
+            known = np.flatnonzero(labels[:, column] >= 0) if labels is not None else ()
+            if len(known):
+                assert labels is not None
+                told = adjusted_mutual_info_score(labels[known, column], unit.assignments[known])
+                explained[number, column] = max(told, 0.0)
+
+    def room(factor: int) -> int:
+        return dim - sum(len(unit.directions) for unit in blocks[factor])
+
+    for number in np.argsort(-explained.max(-1, initial=0.0)):
+        most = explained[number].max(initial=0.0)
+        left[number] *= 1 - most
+        if most >= TELLS:
+            factor = labelled[int(explained[number].argmax())]
+            left[number] = 0.0
+            if len(units[number].directions) <= room(factor):
+                blocks[factor].append(units[number])
+    free = [factor for factor in range(len(sizes)) if factor not in labelled]
+    if not free or not units:
+        return blocks
+    wanted = np.log2([sizes[factor] for factor in free])
+    bits = np.array(left)
+    # What a factor can hold of a unit, clusters first; of two that are alike, the one that fits better.
+    clear = np.array([unit.clustered for unit in units]) & (bits >= INFORMATIVE)
+    worth = clear + np.minimum(bits, wanted[:, None]) - 0.01 * np.abs(bits - wanted[:, None])
+    for row, number in zip(*linear_sum_assignment(-worth), strict=True):
+        if left[number] >= INFORMATIVE:
+            blocks[free[row]].append(units[number])
+            wanted[row] -= left[number]
+            left[number] = 0.0
+    for number in np.argsort(-np.array(left)):
+        row = int(wanted.argmax())
+        fits = len(units[number].directions) <= room(free[row])
+        if left[number] >= INFORMATIVE and wanted[row] >= left[number] and blocks[free[row]] and fits:
+            blocks[free[row]].append(units[number])
+            wanted[row] -= left[number]
+    return blocks
+
+
+@torch.no_grad()
+def start_from_components(
+    model: FactorialMixtureVAE, loc: Tensor, scale: Tensor, labels: Tensor | None, seed: int
+) -> tuple[Tensor, Tensor, dict[int, Tensor]] | None:
+    """Give each factor's block an independent component at its head, in place: encoder and decoder change.
+
+    Args:
+        model: with pretrained networks.
+        loc, scale: of q(z | x), [M, I·D].
+        labels: int64 [M, labelled factors], -1 = unknown, or None.
+        seed: of the analysis and the mixtures.
+
+    Returns:
+        Location and scale in the new basis; factor → responsibilities of the points [M, K], for free factors
+        that a component was found for. None where none was, or networks are of a kind that cannot change.
+    """
+    mean, variance = loc.double().cpu().numpy(), scale.double().square().cpu().numpy()
+    needed = max(2 * model.latent_dim, *model.num_components)
+    if len(mean) < needed:
+        logger.warning(
+            "independent components: expected %d points or more, got %d; factors start by k-means",
+            *(needed, len(mean)),
+        )
+        return None
+    found = IndependentComponents.of(mean, variance, seed)
+    free = [factor for factor in range(len(model.num_components)) if factor not in model.labelled]
+    most = max(model.num_components[factor] for factor in free)
+    units = found.units(min(most, MOST), model.dim)
+    known = None if labels is None else labels.cpu().numpy()
+    blocks = blocks_of(units, model.num_components, model.dim, model.labelled, known)
+    logger.info("independent components: %s bits", spectrum(units))
+    if not any(unit.clustered for factor in free for unit in blocks[factor]):
+        logger.warning(
+            "independent components: no direction of the codes has clusters%s; free factors start by k-means",
+            " that labels do not explain" if model.labelled else "",
+        )
+        return None
+    numbers = [[number for unit in block for number in unit.directions] for block in blocks]
+    rotation = found.basis(numbers, model.dim)
+    to, back = rotation @ found.whitening, found.colouring @ rotation.T
+    try:
+        change = (torch.from_numpy(part) for part in (to, back, found.centre, variance.mean(0)))
+        change_basis(model.encoder, model.decoder, *change)
+    except TypeError as error:
+        logger.warning("independent components: %s; free factors start by k-means", error)
+        return None
+    starts = {
+        factor: torch.from_numpy(found.responsibilities(numbers[factor], model.num_components[factor]))
+        for factor in free
+        if numbers[factor]
+    }
+    moved = (mean - found.centre) @ to.T, np.sqrt(variance @ (to**2).T)
+    new_loc, new_scale = (torch.from_numpy(part).to(loc) for part in moved)
+    return new_loc, new_scale, {factor: start.to(loc.device) for factor, start in starts.items()}
+
+
+def spectrum(units: Sequence[Unit]) -> str:
+    """Bits of units, those with clusters before a line: ``1.00 0.98 | 0.40 0.35``."""
+    clear = [f"{unit.bits:.2f}" for unit in units if unit.clustered]
+    others = [f"{unit.bits:.2f}" for unit in units if not unit.clustered]
+    return " ".join([*clear, "|", *others][: max(SHOWN, len(clear) + 4)])

@@ -1,0 +1,173 @@
+import logging
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+from torch.distributions import Bernoulli, Normal
+
+from pyro_fmvae import BernoulliObservation, FactorialMixtureVAE
+from pyro_fmvae.learn.fmvae_phases import PriorFitting
+from pyro_fmvae.learn.independent_components import (
+    IndependentComponents,
+    Unit,
+    blocks_of,
+    dependent,
+    start_from_components,
+)
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.nn import MLPDecoder, MLPEncoder, SideBySide
+from pyro_fmvae.nn.change_of_basis import change_basis
+
+POINTS = 2000
+
+
+def orthogonal(size, seed=0):
+    return np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))[0]
+
+
+def planted(values, noise=4, seed=0):
+    """Sources of unit variance, of which the leading ones are two clusters each, and the clusters."""
+    rng = np.random.default_rng(seed)
+    clusters = rng.integers(0, 2, (POINTS, values))
+    lying = rng.normal(size=(POINTS, values)) * 0.2 + 2 * clusters - 1
+    return np.concatenate([lying, rng.normal(size=(POINTS, noise))], 1), clusters
+
+
+def linear_model(sizes, dim, mixing, labelled=()):
+    """A model whose x are mixed sources; the pretrained posterior of these is nearly a point."""
+    size = len(sizes) * dim
+    encoder, decoder = MLPEncoder((size,), size, ()), MLPDecoder(size, (size,), 1, ())
+    with torch.no_grad():
+        encoder.head.linear.weight.zero_()[:size] = torch.eye(size)
+        encoder.head.linear.bias.zero_()[size:] = -4.0
+        decoder.linear.weight.copy_(torch.eye(size))
+        decoder.linear.bias.zero_()
+    observation = BernoulliObservation(1)
+    return FactorialMixtureVAE(encoder, decoder, observation, sizes, dim, POINTS, labelled)
+
+
+def test_planted_factors_of_a_linear_decoder_are_found():
+    sources, clusters = planted(4)
+    x = torch.tensor(sources @ orthogonal(8).T, dtype=torch.get_default_dtype())
+    model = linear_model((2, 2, 2, 2), 2, 8)
+    phase = PriorFitting(model, Learning(independent_start=True), Budget(iterations=1))
+    phase.prepare([x])
+    codes = model.eval().codes(x)
+    found = [max(range(4), key=lambda f: adjusted_rand_score(clusters[:, i], codes[:, f])) for i in range(4)]
+    assert sorted(found) == [0, 1, 2, 3]
+    for value, factor in enumerate(found):
+        assert adjusted_rand_score(clusters[:, value], codes[:, factor]) == 1
+        head = model.encoder(x)[0][:, 2 * factor].detach() > 0  # whatever λ is
+        assert adjusted_rand_score(clusters[:, value], head) == 1
+
+
+def test_change_of_basis_leaves_the_bound_where_q_is_isotropic():
+    torch.manual_seed(0)
+    encoder, decoder = MLPEncoder((5,), 6, (7,)), MLPDecoder(6, (5,), 1, (7,))
+    with torch.no_grad():
+        encoder.head.linear.weight[6:] = encoder.head.linear.weight[6:].mean(0)  # one scale for all of z
+    x, noise = torch.bernoulli(torch.full((20, 5), 0.5)), torch.randn(20, 6)
+
+    def bound(noise):
+        loc, scale = encoder(x)
+        z = loc + scale * noise
+        prior, posterior = Normal(0.0, 1.0).log_prob(z).sum(-1), Normal(loc, scale).log_prob(z).sum(-1)
+        return Bernoulli(logits=decoder(z).squeeze(-2)).log_prob(x).sum(-1) + prior - posterior
+
+    turn = torch.tensor(orthogonal(6))
+    before = bound(noise)
+    change_basis(encoder, decoder, turn, turn.T, torch.zeros(6), torch.ones(6))
+    torch.testing.assert_close(bound(noise @ turn.T.to(noise)), before, rtol=1e-5, atol=1e-5)
+
+
+def test_change_of_basis_keeps_reconstructions_and_has_the_variances_of_the_new_directions():
+    torch.manual_seed(1)
+    encoder, decoder = MLPEncoder((5,), 4, (7,)), MLPDecoder(4, (5,), 1, (7,))
+    with torch.no_grad():  # variances that are the same for every x, but differ between dimensions
+        encoder.head.linear.weight[4:] = 0.0
+        encoder.head.linear.bias[4:] = torch.tensor([0.0, -1.0, -2.0, -3.0])
+    x, to, centre = torch.randn(9, 5), torch.randn(4, 4).double(), torch.randn(4).double()
+    loc, scale = encoder(x)
+    decoded = decoder(loc)
+    change_basis(encoder, decoder, to, torch.linalg.inv(to), centre, scale[0].double().square())
+    new_loc, new_scale = encoder(x)
+    torch.testing.assert_close(decoder(new_loc), decoded, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(new_loc, ((loc.double() - centre) @ to.T).to(loc), rtol=1e-4, atol=1e-4)
+    covariance = to @ scale[0].double().square().diag() @ to.T
+    torch.testing.assert_close(new_scale[0].square().double(), covariance.diagonal(), rtol=1e-4, atol=1e-4)
+
+
+def unit(number, assignments, bits=1.0, directions=1):
+    return Unit(tuple(range(number, number + directions)), np.asarray(assignments), bits)
+
+
+def test_labels_have_the_directions_that_tell_them_and_none_is_used_twice():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, (400, 2))
+    units = [
+        unit(i, v) for i, v in enumerate([rng.integers(0, 2, 400), y[:, 1], y[:, 0], rng.integers(0, 2, 400)])
+    ]
+    units += [unit(4, np.where(rng.random(400) < 0.02, 1 - y[:, 1], y[:, 1]))]  # tells the second label, too
+    labels = np.where(np.arange(400)[:, None] < 40, y, -1)
+    blocks = blocks_of(units, (2, 2, 2, 2), 1, (0, 1), labels)
+    numbers = [[number for each in block for number in each.directions] for block in blocks]
+    assert numbers[:2] == [[2], [1]]
+    assert sorted(numbers[2] + numbers[3]) == [0, 3]
+
+
+def test_factors_have_units_of_their_size_and_large_ones_several():
+    units = [unit(0, [0], 2.5, 2), unit(2, [0], 1.0), unit(3, [0], 0.99), unit(4, [0], 0.05)]
+    (two,), (six,) = blocks_of(units, (2, 6), 3)
+    assert (two.directions, six.directions) == ((2,), (0, 1))
+    (many,) = blocks_of(units, (64,), 5)
+    assert [each.directions for each in many] == [(0, 1), (2,), (3,)]
+
+
+def test_directions_that_share_a_factor_are_one_unit():
+    rng = np.random.default_rng(0)
+    value, other = rng.integers(0, 6, POINTS), rng.integers(0, 2, POINTS)
+    circle = np.stack([np.cos(value * np.pi / 3), np.sin(value * np.pi / 3)], 1) * 1.4
+    sources = np.concatenate([circle, 2.0 * other[:, None] - 1, rng.normal(size=(POINTS, 3))], 1)
+    sources[:, :3] += 0.1 * rng.normal(size=(POINTS, 3))
+    mean = sources @ orthogonal(6).T
+    found = IndependentComponents.of(mean, np.full_like(mean, 0.01))
+    units = found.units(8, 3)
+    assert [len(unit.directions) for unit in units[:2]] == [2, 1]
+    assert units[0].bits == pytest.approx(np.log2(6), abs=0.02)
+    assert units[1].bits == pytest.approx(1.0, abs=0.02)
+    assert adjusted_rand_score(value, units[0].assignments) > 0.99
+    assert len(dependent(rng.normal(size=(POINTS, 5)))) == 5
+
+
+def test_basis_is_orthogonal_and_begins_with_the_directions():
+    sources, _ = planted(2, 4)
+    found = IndependentComponents.of(sources @ orthogonal(6).T, np.full_like(sources, 0.01))
+    basis = found.basis([[1], [], [0]], 2)
+    np.testing.assert_allclose(basis @ basis.T, np.eye(6), atol=1e-12)
+    for row, number in ((0, 1), (4, 0)):
+        assert abs(basis[row] @ found.directions[number]) > 0.99
+
+
+@pytest.mark.parametrize("signal", [True, False])
+def test_codes_without_clusters_start_nothing(signal, caplog):
+    torch.manual_seed(0)
+    loc, scale = torch.randn(500, 4), torch.full((500, 4), 0.1)
+    loc, scale = (loc, scale) if signal else (0.1 * loc, 10 * scale)
+    model = linear_model((2, 2), 2, 4)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with caplog.at_level(logging.WARNING, "pyro_fmvae"):
+        assert start_from_components(model, loc, scale, None, 0) is None
+    assert "no direction of the codes has clusters" in caplog.text
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_networks_of_other_kinds_are_named(caplog):
+    sources, _ = planted(2, 2)
+    model = linear_model((2, 2), 2, 4)
+    model.encoder = SideBySide([model.encoder])
+    loc = torch.tensor(sources, dtype=torch.get_default_dtype())
+    with caplog.at_level(logging.WARNING, "pyro_fmvae"):
+        assert start_from_components(model, loc, torch.full_like(loc, 0.1), None, 0) is None
+    assert "SideBySide and MLPDecoder" in caplog.text
