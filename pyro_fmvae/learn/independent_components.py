@@ -25,9 +25,9 @@ import torch
 from scipy.cluster.hierarchy import fcluster, linkage  # type: ignore[import-untyped]
 from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 from scipy.spatial.distance import squareform  # type: ignore[import-untyped]
-from sklearn.decomposition import FastICA  # type: ignore[import-untyped]
-from sklearn.metrics import adjusted_mutual_info_score, mutual_info_score  # type: ignore[import-untyped]
-from sklearn.mixture import GaussianMixture  # type: ignore[import-untyped]
+from sklearn.decomposition import FastICA
+from sklearn.metrics import adjusted_mutual_info_score, mutual_info_score
+from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
@@ -124,7 +124,7 @@ class IndependentComponents:
 
     def mixture(self, directions: Sequence[int], components: int) -> Any:
         """A mixture of Gaussians in some directions, diagonal as the factors' own."""
-        codes = self.codes[np.ix_(self.fitted, directions)]
+        codes = self.codes[self.fitted][:, list(directions)]
         found = GaussianMixture(
             components, covariance_type="diag", n_init=2, random_state=self.seed, reg_covar=1e-4
         )
@@ -134,7 +134,7 @@ class IndependentComponents:
 
     def responsibilities(self, directions: Sequence[int], components: int) -> Array:
         """γ of all points under :meth:`mixture`, [M, components]."""
-        gamma: Array = self.mixture(directions, components).predict_proba(self.codes[:, directions])
+        gamma: Array = self.mixture(directions, components).predict_proba(self.codes[:, list(directions)])
         return gamma
 
     def unit(self, directions: Sequence[int], most: int) -> Unit:
@@ -142,7 +142,7 @@ class IndependentComponents:
 
         ICL (Biernacki, Celeux and Govaert, 2000) is BIC with a penalty on clusters that overlap.
         """
-        codes = self.codes[:, directions]
+        codes = self.codes[:, list(directions)]
         best = math.inf
         for components in range(2, most + 1):
             mixture = self.mixture(directions, components)
