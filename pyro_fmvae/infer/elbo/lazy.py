@@ -19,7 +19,10 @@ from pyro_fmvae.infer.elbo.operations import NUMBER_WANTED, memory_of
 
 _SHAPE = {"size", "dim", "numel", "ndimension", "is_floating_point", "is_complex", "__len__", "element_size"}
 _VIEWS = {"T", "mT"}
-CONSTANTS = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "new_tensor"}
+CONSTANTS = {
+    *("ones_like", "zeros_like", "full_like", "empty_like"),
+    *("new_ones", "new_zeros", "new_full", "new_empty", "new_tensor"),
+}
 """Functions that use no numbers of a tensor."""
 _LIKE_ANOTHER = {"type_as", "expand_as", "view_as", "reshape_as", "to"}
 _IN_PLACE = {

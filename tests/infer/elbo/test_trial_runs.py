@@ -243,6 +243,18 @@ def test_values_of_single_points_are_not_refused(name, size):
     assert TraceConjugate_ELBO().loss(model, AutoConjugate(model), x) > 0
 
 
+def test_factors_of_single_points_are_not_refused():
+    """They have an empty value."""
+
+    def model(x):
+        locs = pyro.sample("locs", dist.Normal(torch.zeros(K), 5.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Bernoulli(0.5))
+            pyro.factor("x", -((x - locs[z.long()]) ** 2))
+
+    assert TraceConjugate_ELBO().loss(model, AutoConjugate(model), data(3)) > 0
+
+
 STEPS = {
     "gt": lambda z: (z > 0).double(),
     "round": lambda z: z.round(),
