@@ -82,8 +82,9 @@ class CapturedFreeGaussian(FreeGaussian):
 
         recording = record(function, inputs, [*assumptions.tensors, *rehearsal.written])
         assumptions.check(recording)
+        on_device = recording.on_device()
         program = (compiled if self.compile else plain)(recording)
-        if recording.on_device():
+        if on_device:
             return _Graphed(lambda *inputs: program(*inputs)[0]), assumptions
         return (lambda *inputs: program(*inputs)[0]), assumptions
 

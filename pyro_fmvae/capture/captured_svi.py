@@ -190,16 +190,17 @@ class CapturedSVI(ConjugateSVI):
             rehearsal.undo()
             if inside:
                 inside.keep(step.moved)
+        spot_check = SpotCheck(recording, step.sites, rehearsal.changed, fused)
+        spot_check.steps = steps
+        on_device = recording.on_device()
+        operations = sum(node.op == "call_function" for node in recording.graph.nodes)
         parts = recording.split(len(step.inputs), *step.groups) if step.groups else [recording]
         passes = [(compiled if fused else plain)(part) for part in parts]
-        operations = sum(node.op == "call_function" for node in recording.module.graph.nodes)
         shapes = ", ".join(str(list(shape)) for shape in call.shapes)
         seconds = time.perf_counter() - started
         how = "to compile" if fused else "as they are"
         logger.info("captured the step on %s: %d operations, %s, %.1f s", shapes, operations, how, seconds)
-        spot_check = SpotCheck(recording, step.sites, rehearsal.changed, fused)
-        spot_check.steps = steps
-        return CapturedStep(step, passes, self.optim, assumptions, spot_check, recording.on_device())
+        return CapturedStep(step, passes, self.optim, assumptions, spot_check, on_device)
 
     def _inside(self, params: Sequence[Tensor]) -> RecordedAdam | None:
         """The optimiser as a part of a compiled program, where it can be; in others torch's own is faster."""

@@ -48,11 +48,11 @@ class FixedTensors:
 
     def see(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Take note of the result of a function."""
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        makes = name in _MAKE and not tensors
-        keeps = name.strip("_") in _KEEP and tensors and all(tensor in self for tensor in tensors)
+        makes, keeps = name in _MAKE, name.strip("_") in _KEEP
         if isinstance(result, Tensor) and (makes or keeps):
-            self._known[id(result)] = result, result._version
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            if (tensors or makes) and all(tensor in self for tensor in tensors):
+                self._known[id(result)] = result, result._version
 
     def answers(self, name: str, args: Any) -> bool:
         """True for a question of a tensor's value that has the same answer in every replay."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 
-from pyro_fmvae.capture.recording import Recording
+from pyro_fmvae.capture.recording import Layout, Recording, layouts
 from pyro_fmvae.capture.shortcuts import shortened
 
 TensorProgram = Callable[..., tuple[Tensor, ...]]
@@ -18,9 +18,12 @@ _EXPENSIVE = (_aten.digamma.default, _aten.lgamma.default, _aten.polygamma.defau
 
 
 def plain(recording: Recording) -> TensorProgram:
-    """Run the operations one after another: the kernels of the eager step, bit by bit."""
+    """Run the operations one after another: the kernels of the eager step, bit by bit.
+
+    Rewrites the graph of the recording, as :func:`compiled` does.
+    """
     short = shortened(recording)
-    forward, state = short.module.forward, short.state
+    forward, state = short.function(), short.state
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
         with _as_recorded():
@@ -39,12 +42,12 @@ def compiled(recording: Recording) -> TensorProgram:
     """
     from torch._inductor import compile as fuse  # seconds, and needed only here
 
-    _share_exponentials(recording.module.graph)
-    _keep_apart(recording.module.graph)
+    _share_exponentials(recording.graph)
+    _keep_apart(recording.graph)
     on_gpu = any(tensor.is_cuda for tensor in recording.state)
     if on_gpu:
-        _lay_out(recording.module.graph)
-    recording.module.recompile()
+        _lay_out(recording.graph)
+    module = GraphModule(torch.nn.Module(), recording.graph)
     state = [tensor.detach() for tensor in recording.state]  # the same memory, whatever class they are of
     fused: Callable[..., Any] | None = None
 
@@ -55,7 +58,7 @@ def compiled(recording: Recording) -> TensorProgram:
                 options = {"fallback_random": True}
                 if on_gpu:  # what was laid out stays so
                     options["layout_optimization"] = False
-                fused = fuse(recording.module, [*inputs, *state], options=options)
+                fused = fuse(module, [*inputs, *state], options=options)
             return tuple(fused(*inputs, *state))
 
     return run
@@ -93,9 +96,8 @@ def _keep_apart(graph: Graph) -> None:
     """
     for node in graph.nodes:
         if node.op == "call_function" and (node.target in _EXPENSIVE or _narrows(node)):
-            value = node.meta["val"]
             with graph.inserting_after(node):
-                stored = _stored(graph, node, value)
+                stored = _stored(graph, node, layouts(node)[0])
             node.replace_all_uses_with(stored, delete_user_cb=lambda user, stored=stored: user is not stored)
 
 
@@ -109,27 +111,26 @@ def _lay_out(graph: Graph) -> None:
         if node.target is not _aten.convolution_backward.default or not node.args[7]:  # transposed
             continue
         incoming, images, *_ = node.args
-        value = incoming.meta.get("val")  # constants have none
-        if value is not None and value.shape[1] == 1:
+        if layouts(incoming)[0].shape[1] == 1:
             with graph.inserting_before(node):
                 layout: dict[str, Any] = {"memory_format": torch.contiguous_format}
                 laid = graph.call_function(_aten.clone.default, (images,), layout)
-            laid.meta = {"val": images.meta["val"].contiguous()}
+            laid.meta = {"layouts": [Layout.of(layouts(images)[0].empty("meta").contiguous())]}
             node.replace_input_with(images, laid)
 
 
-def _stored(graph: Graph, node: Node, value: Tensor) -> Node:
+def _stored(graph: Graph, node: Node, value: Layout) -> Node:
     """A node that has the value stored: a strided view is of memory only."""
-    stored = graph.call_function(_aten.as_strided.default, (node, list(value.shape), list(value.stride())))
-    stored.meta = {"val": value}
+    stored = graph.call_function(_aten.as_strided.default, (node, list(value.shape), list(value.stride)))
+    stored.meta = {"layouts": [value]}
     return stored
 
 
 def _narrows(node: Node) -> bool:
     if node.target is not _aten._to_copy.default:
         return False
-    given = node.all_input_nodes[0].meta.get("val")  # constants have none
-    return given is not None and given.dtype == torch.float64 and node.meta["val"].dtype == torch.float32
+    (given,), (result,) = layouts(node.all_input_nodes[0]), layouts(node)
+    return given.dtype == torch.float64 and result.dtype == torch.float32
 
 
 def _share_exponentials(graph: Graph) -> None:
@@ -152,7 +153,8 @@ def _share_exponentials(graph: Graph) -> None:
             moved, powers, total = shared[logits, dim]
             if node.target is _aten._softmax.default:
                 inverse = graph.call_function(_aten.reciprocal.default, (total,))
-                stored = _stored(graph, inverse, node.meta["val"].sum(dim, keepdim=True))
+                total_of = layouts(node)[0].empty("meta").sum(dim, keepdim=True)
+                stored = _stored(graph, inverse, Layout.of(total_of))
                 result = graph.call_function(_aten.mul.Tensor, (powers, stored))
             else:
                 result = graph.call_function(

@@ -1,27 +1,59 @@
 """Recording a function on tensors as a plain tensor program, with whatever Python did around it left behind.
 
-``make_fx`` runs the function once, on real tensors, and notes every operation that reaches the kernels: of
-Pyro's handlers, of autograd and of Python itself nothing is left. A program may be replayed because it has no
-other inputs than tensors: those that were given, and those that the function found by itself (parameters,
-buffers, constants), which are taken in by identity and read anew at every replay.
+The function runs once, on real tensors, and every operation that reaches the kernels is noted: nothing is
+left of Pyro's handlers, of autograd and of Python itself. A program may be replayed because it has no other
+inputs than tensors: those that were given, and those that the function found by itself (parameters, buffers,
+constants), which are taken in by identity and read anew at every replay.
 """
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._guards import TracingContext, tracing
-from torch._subclasses import FakeTensorMode
-from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx import Graph, Interpreter, Node
+from torch.fx.node import map_aggregate
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from pyro_fmvae.capture.refusals import CaptureError, explain, refusals, refuse_results
+from pyro_fmvae.capture.refusals import CaptureError, OperationChecks, RefusedCalls, explain, refuse_results
+from pyro_fmvae.distributions.recorded import recorded
 from pyro_fmvae.infer.elbo.operations import uncompiled
 
 _NUMBERS = (torch.ops.aten.scalar_tensor.default, torch.ops.aten.full.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a tensor is like, apart from its numbers."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "Layout":
+        """That of a tensor."""
+        return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the numbers."""
+        return self.shape.numel() * self.dtype.itemsize
+
+    def empty(self, device: Any = None) -> Tensor:
+        """A tensor with any numbers, on its own or another device."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device or self.device)
+
+
+def layouts(node: Node) -> Sequence[Layout]:
+    """Those of the tensors that are a node's value."""
+    return node.meta.get("layouts", ())
 
 
 @dataclass(frozen=True)
@@ -29,32 +61,37 @@ class Recording:
     """A tensor program.
 
     Attributes:
-        module: takes the given tensors and then ``state``, one by one; returns a tuple of tensors, and
-            changes in place what the function changed in place.
+        graph: takes the given tensors and then ``state``, one by one; returns a tuple of tensors, and changes
+            in place what the function changed in place.
         state: the tensors that the function found by itself.
     """
 
-    module: GraphModule
+    graph: Graph
     state: tuple[Tensor, ...]
+
+    def function(self) -> Callable[..., tuple[Tensor, ...]]:
+        """The program as a Python function."""
+        code = self.graph.python_code("self")
+        names = dict(code.globals)
+        exec(code.src, names)
+        return partial(names["forward"], None)
 
     def on_device(self) -> bool:
         """True if all tensors are on a GPU, except numbers that are written into the program."""
-        results = [node for node in self.module.graph.nodes if node.op == "call_function"]
-        values = [node.meta.get("val") for node in results if node.target not in _NUMBERS]
-        tensors = [*self.state, *(value for value in values if isinstance(value, Tensor))]
-        return all(tensor.device.type == "cuda" for tensor in tensors)
+        results = [node for node in self.graph.nodes if node.op == "call_function"]
+        values = [each.device for node in results if node.target not in _NUMBERS for each in layouts(node)]
+        return all(device.type == "cuda" for device in (*(each.device for each in self.state), *values))
 
     @property
     def eps(self) -> float:
         """ε of the coarsest type of floating-point numbers in the program."""
-        values = [node.meta.get("val") for node in self.module.graph.nodes]
-        types = {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
-        return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
+        types = {each.dtype for node in self.graph.nodes for each in layouts(node)}
+        return max((torch.finfo(dtype).eps for dtype in types if dtype.is_floating_point), default=0.0)
 
     @property
     def draws_in_vain(self) -> bool:
         """True if it draws random numbers that nothing uses."""
-        return any(is_random(node) and not node.users for node in self.module.graph.nodes)
+        return any(is_random(node) and not node.users for node in self.graph.nodes)
 
     def split(self, num_inputs: int, *num_results: int) -> "list[Recording]":
         """Several programs out of one, to be run one after another.
@@ -63,7 +100,7 @@ class Recording:
         is left. Each takes the same first ``num_inputs`` tensors and then all that the one before it has
         returned; it returns its group, and behind that what the later ones need.
         """
-        *nodes, output = self.module.graph.nodes
+        *nodes, output = self.graph.nodes
         placeholders = [node for node in nodes if node.op == "placeholder"]
         inputs, state = placeholders[:num_inputs], placeholders[num_inputs:]
         rest, later = list(output.args[0]), [node for node in nodes if node.op != "placeholder"]
@@ -89,7 +126,7 @@ class Recording:
         for node in body:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
         graph.output(tuple(copies[node] for node in outputs))
-        return Recording(GraphModule(torch.nn.Module(), graph), tuple(tensor for _, tensor in kept))
+        return Recording(graph, tuple(tensor for _, tensor in kept))
 
 
 def record(
@@ -109,22 +146,18 @@ def record(
     """
     inputs = [tensor.detach() for tensor in inputs]
     known = list(dict.fromkeys(tensor for tensor in state if not any(tensor is x for x in inputs)))
-
-    def run(*_: Tensor) -> tuple[Tensor, ...]:
-        with uncompiled(), refusals():
-            return function(*inputs)
-
-    with unchanged(known, inputs), torch.autograd.set_multithreading_enabled(False), _one_fake_mode():
+    recorder = _Recorder(inputs, known)
+    with unchanged(known, inputs), torch.autograd.set_multithreading_enabled(False), _no_kept_casts():
         try:
-            module = make_fx(run, tracing_mode="real")(*inputs, *known)
+            with recorded(), recorder, uncompiled(), RefusedCalls():
+                results = function(*inputs)
         except Exception as error:
             raise CaptureError(explain(error)) from error
         drawn = _random_states(inputs)
-    module.graph.eliminate_dead_code(has_effect)
-    recording = Recording(module, _lift(module, len(inputs), known))
+    recording = recorder.recording(results)
     with unchanged(known, inputs), torch.no_grad():
         try:
-            module(*inputs, *recording.state)
+            Interpreter(torch.nn.Module(), graph=recording.graph).run(*inputs, *recording.state)
         except Exception as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise CaptureError(
@@ -140,9 +173,78 @@ def record(
     return recording
 
 
-def _one_fake_mode() -> contextlib.AbstractContextManager[Any]:
-    """Have shapes and types of all results noted in one mode; ``make_fx`` makes one for each, slowly."""
-    return tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True)))
+class _Recorder(TorchDispatchMode):
+    """Notes operations as nodes of a graph, as they reach the kernels."""
+
+    def __init__(self, inputs: Sequence[Tensor], state: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._graph, self._num_inputs = Graph(), len(inputs)
+        self._inputs: list[tuple[Node, Tensor]] = []
+        self._nodes, self._check = WeakTensorKeyDictionary(), OperationChecks()
+        for tensor in (*inputs, *state):
+            self._take(tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self._check(func, args, kwargs)
+        if func is torch.ops.aten.lift_fresh.default:  # the constant stays as it is, whatever is written
+            func = torch.ops.aten.lift_fresh_copy.default
+        given = map_aggregate((args, kwargs), self._node)
+        node = self._graph.create_node("call_function", func, name="value")
+        node.args, node.kwargs = given  # set later, torch does not look for symbols in them, slowly
+        result = func(*args, **kwargs)
+        self._note(node, result)
+        return result
+
+    def recording(self, results: Any) -> Recording:
+        """The program that was noted, which returns these results."""
+        self._graph.output(map_aggregate(tuple(results), self._node))
+        self._graph.eliminate_dead_code(has_effect)
+        state = list[Tensor]()
+        for node, tensor in self._inputs[self._num_inputs :]:
+            if node.users:
+                refuse_results(tensor)
+                state.append(tensor)
+            else:
+                self._graph.erase_node(node)
+        return Recording(self._graph, tuple(state))
+
+    def _node(self, value: Any) -> Any:
+        """The node of a tensor; any other value as it is."""
+        if not isinstance(value, Tensor):
+            return value
+        return self._nodes.get(value) or self._take(value)
+
+    def _take(self, tensor: Tensor) -> Node:
+        """A tensor from outside as an input."""
+        after = self._inputs[-1][0] if self._inputs else self._graph._root
+        with self._graph.inserting_after(after):
+            node = self._graph.placeholder(f"input{len(self._inputs)}")
+        self._inputs.append((node, tensor))
+        self._note(node, tensor)
+        return node
+
+    def _note(self, node: Node, value: Any) -> None:
+        """Take down that a node has this value: a tensor, or several."""
+        if isinstance(value, Tensor):
+            node.meta["layouts"] = [Layout.of(value)]
+            self._nodes[value] = node
+        elif isinstance(value, list | tuple):
+            parts = [self._graph.call_function(operator.getitem, (node, i)) for i in range(len(value))]
+            for part, each in zip(parts, value, strict=True):
+                self._note(part, each)
+            node.meta["layouts"] = [each for part in parts for each in layouts(part)]
+
+
+@contextlib.contextmanager
+def _no_kept_casts() -> Iterator[None]:
+    """Have ``torch.autocast`` cast parameters anew, where it would take casts from before the recording."""
+    kept = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(kept)
 
 
 @contextlib.contextmanager
@@ -183,34 +285,3 @@ def is_mutable(node: Node) -> bool:
 def is_random(node: Node) -> bool:
     """True for an operation that draws random numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _lift(module: GraphModule, num_inputs: int, known: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Make every constant an input, and drop those that are not used; returns the tensors of the state."""
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    state = []
-    for node, tensor in zip(placeholders[num_inputs:], known, strict=True):
-        if node.users:
-            state.append(tensor)
-        else:
-            module.graph.erase_node(node)
-    # New placeholders go before the first node that is not erased below.
-    first = next(node for node in module.graph.nodes if node.op not in ("placeholder", "get_attr"))
-    lifted: dict[str, Node] = {}
-    for node in list(module.graph.nodes):
-        if node.op != "get_attr":
-            continue
-        if node.target not in lifted:
-            with module.graph.inserting_before(first):
-                lifted[node.target] = module.graph.placeholder(f"constant{len(lifted)}")
-            lifted[node.target].meta = dict(node.meta)
-            constant = getattr(module, node.target)
-            refuse_results(constant)
-            state.append(constant)
-        node.replace_all_uses_with(lifted[node.target])
-        module.graph.erase_node(node)
-    module.delete_all_unused_submodules()
-    for name in lifted:
-        delattr(module, name)
-    module.recompile()
-    return tuple(state)

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pyro
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.capture.fixed_tensors import FixedTensors
@@ -34,19 +33,7 @@ class CaptureError(RuntimeError):
     """A step that cannot be captured; the message names the line of the program that prevents it."""
 
 
-@contextlib.contextmanager
-def refusals() -> Iterator[None]:
-    """Refuse what leaves no operation to record.
-
-    Raises:
-        CaptureError: the value of a tensor is needed in Python, or a shape that depends on one, or a
-            generator of random numbers besides torch's own.
-    """
-    with _RefusedCalls(), _RefusedOperations():
-        yield
-
-
-class _RefusedCalls(TorchFunctionMode):
+class RefusedCalls(TorchFunctionMode):
     """Refuses calls that take values out of tensors unseen by dispatch; makes others recordable.
 
     A sequential plate takes its indices out of ``torch.arange(size)``. They are the same in every replay.
@@ -93,14 +80,19 @@ def _one_hot(labels: Tensor, num_classes: int = -1) -> Tensor:
     return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).long()
 
 
-class _RefusedOperations(TorchDispatchMode):
+class OperationChecks:
     """Refuses operations whose result, or its shape, Python would have to know; says so if there are many."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._operations, self._started = 0, time.perf_counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __call__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Take an operation that is about to run.
+
+        Raises:
+            CaptureError: the value of a tensor is needed in Python, or a shape that depends on one, or a
+                generator of random numbers besides torch's own.
+        """
         self._operations += 1
         if self._started and time.perf_counter() - self._started > PATIENCE:
             self._started = 0.0
@@ -114,10 +106,11 @@ class _RefusedOperations(TorchDispatchMode):
             raise CaptureError("a number or a truth value is asked of a tensor")
         if torch.Tag.dynamic_output_shape in func.tags and not _indexed_by_integers(func, args):
             raise CaptureError(f"the shape of {func.__name__.split('.')[0]}'s result depends on values")
-        kwargs = kwargs or {}
-        if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
-            raise CaptureError("random numbers come from a generator of its own")
-        return func(*args, **kwargs)
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Generator):
+                raise CaptureError("random numbers come from a generator of its own")
+            if isinstance(value, torch.UntypedStorage):
+                raise CaptureError("a tensor takes over the memory of another (as by copy.deepcopy)")
 
 
 def _indexed_by_integers(func: Any, args: Sequence[Any]) -> bool:

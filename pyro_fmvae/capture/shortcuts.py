@@ -5,18 +5,20 @@ is computed once, values that are equal by construction are computed once per st
 left out, and each operation is called by torch's own Python function where that reaches the same kernel.
 """
 
+import itertools
 import operator
+from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pyro_fmvae.capture.recording import Recording, has_effect, is_mutable, is_random
+from pyro_fmvae.capture.recording import Recording, has_effect, is_mutable, is_random, layouts
 
 _aten = torch.ops.aten
 _RESHAPING = {
@@ -40,16 +42,15 @@ _MOST_BYTES = 2**20  # of a value that is kept between steps, or for longer than
 
 
 def shortened(recording: Recording) -> Recording:
-    """The program, to the bit, in fewer and faster calls. The recording stays as it is."""
-    graph = Graph()
-    graph.output(graph.graph_copy(recording.module.graph, {}))
+    """The program, to the bit, in fewer and faster calls; takes the recording's graph to pieces."""
+    graph = recording.graph
     state = [*recording.state, *_fold(graph, recording.state)]
     _skip_views(graph)
     _skip_gathers(graph, state)
     _share(graph)
     graph.eliminate_dead_code(has_effect)
     _call_directly(graph, state)
-    return Recording(GraphModule(torch.nn.Module(), graph), tuple(state))
+    return Recording(graph, tuple(state))
 
 
 def _fold(graph: Graph, state: Iterable[Tensor]) -> list[Tensor]:
@@ -94,22 +95,16 @@ def _numbers(value: Tensor) -> Hashable:
 
 def _shapes_of(nodes: Iterable[Node]) -> dict[Node, Tensor]:
     """Tensors like the values of nodes, without their numbers."""
-    values = {node: node.meta["val"] for node in nodes if "val" in node.meta}
-    return {
-        node: torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-        for node, value in values.items()
-    }
+    return {node: each.empty() for node in nodes for each in layouts(node)}
 
 
 def _skip_views(graph: Graph) -> None:
     """Leave out views of all elements in the same layout."""
     for node in list(_calls(graph)):
         source: Any = node.args[0] if node.args else None
-        if node.target in _RESHAPING and "val" in source.meta:
-            before, after = source.meta["val"], node.meta["val"]
-            if before.shape == after.shape and before.stride() == after.stride():
-                node.replace_all_uses_with(source)
-                graph.erase_node(node)
+        if node.target in _RESHAPING and layouts(source) == layouts(node):
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
 
 
 def _skip_gathers(graph: Graph, state: Iterable[Tensor]) -> None:
@@ -126,13 +121,15 @@ def _skip_gathers(graph: Graph, state: Iterable[Tensor]) -> None:
             zeros, dim, index, source = given
         else:
             continue
-        if not (index in folded and "val" in source.meta) or {_source(node), _source(source)} & written:
+        if (
+            index not in folded
+            or layouts(source) != layouts(node)
+            or {_source(node), _source(source)} & written
+        ):
             continue
-        value, result, numbers = source.meta["val"], node.meta["val"], folded[index]
         adds_to_zeros = zeros is None or (zeros in folded and not folded[zeros].any())
-        in_order = torch.equal(numbers, torch.arange(value.shape[dim]).to(numbers))
-        alike = result.shape == value.shape and result.stride() == value.stride()
-        if adds_to_zeros and in_order and alike:
+        numbers = folded[index]
+        if adds_to_zeros and torch.equal(numbers, torch.arange(layouts(node)[0].shape[dim]).to(numbers)):
             node.replace_all_uses_with(source)
             graph.erase_node(node)
 
@@ -140,24 +137,28 @@ def _skip_gathers(graph: Graph, state: Iterable[Tensor]) -> None:
 def _share(graph: Graph) -> None:
     """Compute equal values once, if they are small: a program may compute large ones twice to save memory."""
     written = {node for node in _written(graph) if node.op == "call_function"}
-    known: dict[Hashable, Node] = {}
+    known, readers = dict[Hashable, Node](), defaultdict[Node, list[Hashable]](list)
     for node in list(_calls(graph)):
         if is_mutable(node):
             changed = set(_changed(node))
             if any(each.op == "placeholder" for each in changed):  # which may share memory with others
                 known.clear()
-            read = {key: set(map(_source, each.all_input_nodes)) for key, each in known.items()}
-            known = {key: each for key, each in known.items() if changed.isdisjoint(read[key])}
+            for key in itertools.chain.from_iterable(readers.pop(each, ()) for each in changed):
+                known.pop(key, None)
         elif not is_random(node) and _is_small(node) and _source(node) not in written:
-            same = known.setdefault((node.target, _key(node.args), _key(node.kwargs)), node)
+            key = node.target, _key(node.args), _key(node.kwargs)
+            same = known.setdefault(key, node)
             if same is not node:
                 node.replace_all_uses_with(same)
                 graph.erase_node(node)
+            else:
+                for source in map(_source, node.all_input_nodes):
+                    readers[source].append(key)
 
 
 def _call_directly(graph: Graph, state: Iterable[Tensor]) -> None:
     """Call operations past ``torch.ops``, which takes as long again as a small kernel."""
-    values = {node: node.meta.get("val") for node in graph.nodes}
+    values: dict[Node, Any] = {node: each.empty("meta") for node in graph.nodes for each in layouts(node)}
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     values.update(zip(reversed(placeholders), reversed(list(state)), strict=False))
     for node in list(_calls(graph)):
@@ -244,7 +245,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _is_small(node: Node) -> bool:
-    return all(t.numel() * t.element_size() <= _MOST_BYTES for t in _tensors(node.meta.get("val")))
+    return all(each.nbytes <= _MOST_BYTES for each in layouts(node))
 
 
 def _key(value: Any) -> Hashable:

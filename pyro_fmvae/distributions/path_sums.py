@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+from pyro_fmvae.distributions.recorded import is_recorded
 
 _MODERATE = 300.0  # nats between transitions to the same state; float64 ends at e^-745
 _SHORT = 50  # steps, up to which sequences are not cut into blocks
@@ -130,7 +131,7 @@ def _is_moderate(transitions: Tensor) -> bool:
 
     A recorded program, which can't depend on numbers, takes logarithms.
     """
-    if transitions.shape[-1] > 1 or get_proxy_mode() is not None:
+    if transitions.shape[-1] > 1 or is_recorded():
         return False
     spread = transitions.detach().amax(0) - transitions.detach().amin(0)
     return bool(spread.max() < _MODERATE)

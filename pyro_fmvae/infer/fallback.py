@@ -13,8 +13,8 @@ from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import transform_to
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.density import device_of
 from pyro_fmvae.infer.elbo.program_modules import as_module
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
@@ -117,7 +117,7 @@ def check_order(sites: Iterable[Site], given: Mapping[str, Any]) -> None:
     for site in sites:
         for frame in site["cond_indep_stack"]:
             rows: Any = given.get(frame.name)
-            if are_rows(rows, frame.size) and get_proxy_mode() is None and (rows.diff() < 0).any():
+            if are_rows(rows, frame.size) and not is_recorded() and (rows.diff() < 0).any():
                 raise ValueError(
                     f"site '{site['name']}': plate '{frame.name}' has its {frame.size} rows in another "
                     "order, but each has a posterior of its own; give the rows in order, or have these "
@@ -129,7 +129,7 @@ def are_rows(rows: Any, size: int) -> bool:
     """True for distinct integers from 0 to ``size`` - 1."""
     if not isinstance(rows, Tensor) or rows.dim() != 1 or rows.dtype not in (torch.int64, torch.int32):
         return False
-    if get_proxy_mode() is not None or not len(rows):
+    if is_recorded() or not len(rows):
         return True
     ordered = rows.sort().values
     return bool(ordered[0] >= 0 and ordered[-1] < size and (ordered.diff() > 0).all())

@@ -11,11 +11,11 @@ import torch
 from pyro.poutine import Trace
 from torch import Tensor, nn
 from torch.distributions import Distribution
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.natural_distribution import event_dim_of
+from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
 from pyro_fmvae.infer.elbo.kept import KeptExpectations
 from pyro_fmvae.infer.elbo.plain import PlainProgram, Undrawn, without_discrete
@@ -191,7 +191,7 @@ class LocalSites(nn.Module):
             if self._search.tolerance > 0:
                 far = self._moves(before) >= self._search.tolerance
                 moving = far if moving is None else moving & far
-                if get_proxy_mode() is None and not moving.any():
+                if not is_recorded() and not moving.any():
                     break
 
     def _improve(

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.ranks.group import Ranks
 from pyro_fmvae.ranks.share import Share
 
@@ -138,7 +138,7 @@ class OwnRows(TorchDispatchMode):
 
     def _apart(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = func._schema.name.partition("::")[2].lstrip("_")
-        if get_proxy_mode() is not None:
+        if is_recorded():
             raise NotImplementedError(
                 f"{name}: draws of it cannot be shared out among ranks in a captured step"
             )

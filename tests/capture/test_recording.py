@@ -1,5 +1,7 @@
 """A function on tensors as a recording."""
 
+import weakref
+
 import pytest
 import torch
 from torch import library as operators
@@ -13,7 +15,7 @@ from tests.capture.captured import Plain, svi_for
 
 def ran(recording, *inputs):
     with torch.no_grad():
-        return recording.module(*inputs, *recording.state)
+        return recording.function()(*inputs, *recording.state)
 
 
 def test_given_tensors_are_inputs_and_found_ones_are_read_anew():
@@ -27,7 +29,7 @@ def test_given_tensors_are_inputs_and_found_ones_are_read_anew():
 def test_found_tensors_that_come_first_leave_the_graph_whole():
     """Compilers walk it backwards as well."""
     one, two = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
-    nodes = record(lambda x: (one * two + x,), [torch.ones(2)]).module.graph.nodes
+    nodes = record(lambda x: (one * two + x,), [torch.ones(2)]).graph.nodes
     assert list(reversed(nodes)) == list(nodes)[::-1]
 
 
@@ -35,6 +37,50 @@ def test_one_tensor_given_twice_is_two_inputs():
     x = torch.ones(2)
     recording = record(lambda x, y: (x - y,), [x, x])
     assert ran(recording, 3 * x, x)[0].tolist() == [2.0, 2.0]
+
+
+def test_results_in_lists_and_changes_of_lists_are_recorded():
+    weight = torch.zeros(2)
+
+    def function(x):
+        first, second = x.split([1, 2])
+        torch._foreach_add_([weight], [second])
+        return first, weight * 2, *torch.nn.functional.layer_norm(x, (3,)).unbind()
+
+    recording = record(function, [torch.randn(3)], [weight])
+    x = torch.tensor([1.0, 2.0, 4.0])
+    first, doubled, *normal = ran(recording, x)
+    assert first == 1
+    assert weight.tolist() == [2.0, 4.0]
+    assert doubled.tolist() == [4.0, 8.0]
+    assert torch.equal(torch.stack(normal), torch.nn.functional.layer_norm(x, (3,)))
+
+
+def test_a_cast_from_before_the_recording_is_not_taken_for_a_constant():
+    x, weight = (
+        torch.ones(2, 2, dtype=torch.float32),
+        torch.ones(2, 2, dtype=torch.float32, requires_grad=True),
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        x @ weight  # the cast of the weight is kept while autocast is on
+        recording = record(lambda x: (x @ weight,), [x])
+        assert torch.is_autocast_cache_enabled()
+    with torch.no_grad():
+        weight.fill_(3.0)
+    assert ran(recording, x)[0].tolist() == [[6.0, 6.0], [6.0, 6.0]]
+
+
+def test_a_loop_takes_memory_for_the_results_that_are_alive():
+    alive = []
+
+    def function(x):
+        for _ in range(50):
+            x = x + 1.0
+            alive.append(weakref.ref(x))
+        assert sum(each() is not None for each in alive) == 1
+        return (x,)
+
+    record(function, [torch.ones(3)])
 
 
 @pytest.mark.parametrize("fails", [False, True])

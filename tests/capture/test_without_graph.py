@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph
 from torch.testing import assert_close
 
 from pyro_fmvae.capture import captured_step
 from pyro_fmvae.capture.captured_step import CapturedStep
 from pyro_fmvae.capture.cuda_graph import CUDAGraph, NotRecordable, OptimizerOnDevice
-from pyro_fmvae.capture.recording import Recording, record
+from pyro_fmvae.capture.recording import Layout, Recording, record
 from tests.capture.captured import CLOSE, numbers, svi_for, trained
 from tests.capture.cuda_double import stand_in
 from tests.infer.programs import Toy
@@ -42,27 +42,14 @@ def reasons(log):
 
 
 def program_of(*steps, state=()):
-    """A recording by hand of operations on fake values: (target, device of the result)."""
+    """A recording by hand of operations, (target, device of the result), and of state, by its devices."""
     graph = Graph()
     node = graph.placeholder("x")
-    node.meta["val"] = torch.empty(2, device="meta")
     for target, device in steps:
         node = graph.call_function(target, (node,))
-        node.meta["val"] = SimpleTensor(device)
+        node.meta["layouts"] = [Layout(torch.Size([2]), (1,), torch.float32, torch.device(device))]
     graph.output((node,))
-    return Recording(GraphModule(nn.Module(), graph), tuple(state))
-
-
-class SimpleTensor(torch.Tensor):
-    """A tensor that says where it is."""
-
-    @staticmethod
-    def __new__(cls, device):
-        return torch.Tensor._make_wrapper_subclass(cls, (2,), device=torch.device(device))
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        raise AssertionError("nothing is computed")
+    return Recording(graph, tuple(SimpleNamespace(device=torch.device(device)) for device in state))
 
 
 SIN, NUMBER = torch.ops.aten.sin.default, torch.ops.aten.scalar_tensor.default
@@ -81,7 +68,7 @@ SIN, NUMBER = torch.ops.aten.sin.default, torch.ops.aten.scalar_tensor.default
     ],
 )
 def test_where_a_programs_tensors_are(steps, state, expected):
-    assert program_of(*steps, state=map(SimpleTensor, state)).on_device() is expected
+    assert program_of(*steps, state=state).on_device() is expected
 
 
 def test_a_program_on_the_host_is_not_on_a_gpu():

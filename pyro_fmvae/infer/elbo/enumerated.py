@@ -23,9 +23,9 @@ from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import constraints
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.observed_shapes import check_is_tensor
 from pyro_fmvae.infer.elbo.operations import memory_of
 from pyro_fmvae.infer.elbo.structure import Site
@@ -226,7 +226,7 @@ def _is_same(one: Any, other: Any) -> bool:
     """True for equal scales; those of a recorded run were compared before."""
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         one, other = torch.as_tensor(one), torch.as_tensor(other)
-        return one.shape == other.shape and (get_proxy_mode() is not None or bool((one == other).all()))
+        return one.shape == other.shape and (is_recorded() or bool((one == other).all()))
     return bool(one == other)
 
 

@@ -11,12 +11,12 @@ from pyro.poutine import Trace
 from pyro.util import check_site_shape
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from pyro_fmvae.distributions import Assignment, LinearDynamics
 from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.gaussian_chain import GaussianPath
 from pyro_fmvae.distributions.natural_distribution import natural_class
+from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.calls import OutOfRangeError
 from pyro_fmvae.infer.elbo.density import dtype_of, expectations, log_density
 from pyro_fmvae.infer.elbo.enumerated import units_of
@@ -56,7 +56,7 @@ class ExpectedDensities:
         units = units_of(self._sites.values())
         self._expansion = Expansion(program.identities, posteriors.centres(), units, keeps_squares=True)
         # Turns depend on numbers; those of a recorded run were found before.
-        self._turns = None if get_proxy_mode() else Turns(posteriors.parameters())
+        self._turns = None if is_recorded() else Turns(posteriors.parameters())
 
     def note_turns(self) -> None:
         """Tell posteriors that share expectations to take exact steps by turns, once all are taken."""

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributions import transform_to
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.calls import COPIES, RESHAPES, arguments, dim_of, name_of
 from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled
 from pyro_fmvae.infer.elbo.operations import memory_of
@@ -71,7 +71,7 @@ def so_far(known: dict[Hashable, bool], key: Hashable, look: Callable[[], bool])
         key: of what is asked.
         look: returns the answer.
     """
-    if get_proxy_mode() is not None:
+    if is_recorded():
         return known.get(key, False)
     found = look()
     known[key] = found and known.get(key, True)

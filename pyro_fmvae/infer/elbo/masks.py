@@ -7,7 +7,6 @@ from pyro.distributions import MaskedDistribution
 from pyro.poutine import Trace
 from torch import Tensor
 from torch.distributions import Independent
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn.functional import pad
 
 from pyro_fmvae.distributions.chunks import Sequences
@@ -15,6 +14,7 @@ from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.gaussian_chain import GaussianChunks, GaussianPath
 from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
 from pyro_fmvae.distributions.masked import is_masked
+from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.enumerated import enum_dim
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 
@@ -85,7 +85,7 @@ def watch_missing(model: Trace) -> None:
 
 def _watch(site: Site) -> None:
     name, present, value = site["name"], _present(site), site["value"]
-    if present is None or not value.requires_grad or get_proxy_mode() is not None:
+    if present is None or not value.requires_grad or is_recorded():
         return
     if isinstance(unwrap(site["fn"]), LinearDynamics):  # the first that counts may depend on the last one
         present = present | pad(present[..., 1:], (0, 1))

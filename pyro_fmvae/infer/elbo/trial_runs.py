@@ -19,11 +19,11 @@ from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import transform_to
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.density import device_of, dtype_of
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, enum_dim, is_discrete, is_latent, values_of
 from pyro_fmvae.infer.elbo.lazy import CONSTANTS, Lazy, Sampled, asked_by_a_distribution, in_words
@@ -374,7 +374,7 @@ def check_discrete(model: Any, args: Any, kwargs: Any, sites: Mapping[str, Site]
             plate, or Python asks for them. The message names the site.
     """
     trial = _Trial(model, args, kwargs, sites)
-    if not trial.discrete or get_proxy_mode() is not None:
+    if not trial.discrete or is_recorded():
         return
     with torch.no_grad():
         trial.on_few_points(_check)
@@ -508,7 +508,7 @@ def without_slopes(
     Returns:
         Name of a site → why it gets no gradient, in words.
     """
-    if not drawn or get_proxy_mode() is not None:
+    if not drawn or is_recorded():
         return {}
 
     def look(trial: _Trial, values: dict[str, Tensor]) -> dict[str, str]:
