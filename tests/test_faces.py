@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import pyro_fmvae
+
 ROOT = Path(__file__).resolve().parent.parent
 FACES = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "pyro_fmvae").rglob("__init__.py")}
 SCRIPTS = [*sorted((ROOT / "examples").rglob("*.py")), *sorted((ROOT / "docs").rglob("*.py"))]
@@ -71,3 +73,16 @@ def test_faces_have_what_they_list():
         names = getattr(module, "__all__", [])
         assert len(names) == len(set(names)), face
         assert [f"{face}.{name}" for name in names if not hasattr(module, name)] == []
+
+
+def test_the_root_has_every_name_without_having_imported_it():
+    assert set(pyro_fmvae.__all__) <= set(dir(pyro_fmvae))
+    names: dict[str, object] = {}
+    exec("from pyro_fmvae import *", names)
+    assert all(names[name] is getattr(pyro_fmvae, name) for name in pyro_fmvae.__all__)
+    assert pyro_fmvae.AutoConjugate.__module__ == "pyro_fmvae.infer.autoguide"
+    for name in ("distributions", "sklearn", "checkpoint"):
+        vars(pyro_fmvae).pop(name, None)
+        assert getattr(pyro_fmvae, name) is importlib.import_module(f"pyro_fmvae.{name}")
+    with pytest.raises(AttributeError, match="'pyro_fmvae' has no attribute 'nothing'"):
+        exec("pyro_fmvae.nothing")

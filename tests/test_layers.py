@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "pyro_fmvae"
 # Each may import from itself and from those before it. The last ones are the outer shell.
 LAYERS = [
     *("version", "distributions", "nn", "optim", "ranks", "infer", "em", "models", "capture", "learn"),
-    *("untrusted", "memory", "later", "temporary", "data", "checkpoint", "evaluate", "figures"),
+    *("untrusted", "memory", "temporary", "data", "checkpoint", "evaluate", "figures"),
     *("recipes", "runs", "sklearn", "explorer", "commands", "cli", "__main__"),
 ]
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
