@@ -1,8 +1,10 @@
 """Sphinx configuration; the API pages document the package of this checkout, installed or not."""
 
 import configparser
+import hashlib
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -29,8 +31,8 @@ myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 # Notebooks are pages that begin with `file_format: mystnb`. They are executed when the pages are built, in a
-# folder of their own, and again when their code has changed. An error or a warning in a cell fails the build;
-# a cell whose log is not to be shown has the tag `remove-stderr`.
+# folder of their own, and again when their code or the package has changed. An error or a warning in a cell
+# fails the build; a cell whose log is not to be shown has the tag `remove-stderr`.
 nb_execution_mode = "cache"
 nb_execution_in_temp = True
 nb_execution_timeout = 300
@@ -64,5 +66,19 @@ def escape_stars(app, what, name, obj, options, lines):
         lines[number] = "`".join(parts)
 
 
+def outputs_of_this_package(folder):
+    """The folder of what notebooks print with this package; those of other versions of it are deleted."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "pyro_fmvae").rglob("*.py")):
+        digest.update(path.read_bytes())
+    own = folder / digest.hexdigest()[:16]
+    for other in folder.glob("*"):
+        if other != own:
+            shutil.rmtree(other) if other.is_dir() else other.unlink()
+    return own
+
+
 def setup(app):
+    outputs = outputs_of_this_package(Path(app.outdir).parent / ".jupyter_cache")
+    app.config.nb_execution_cache_path = str(outputs)
     app.connect("autodoc-process-docstring", escape_stars, priority=900)
