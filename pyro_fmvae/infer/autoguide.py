@@ -21,7 +21,7 @@ from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
 from pyro_fmvae.infer.elbo.structure import sample_sites
 from pyro_fmvae.infer.elbo.trial_runs import FirstValues, at_first_values
 from pyro_fmvae.infer.elbo.unique_sites import unique_sites
-from pyro_fmvae.infer.fallback import GivenRows, PlatesOfBatch, WithFallback, check_order
+from pyro_fmvae.infer.fallback import GivenRows, PlatesOfBatch, WithFallback
 from pyro_fmvae.infer.first_run import check_priors, harmless_value
 from pyro_fmvae.infer.local_search import LocalSearch, plates_of_points
 from pyro_fmvae.infer.local_sites import LocalSites
@@ -158,7 +158,6 @@ class AutoConjugate(WithFallback):
                 reasons = "; ".join(f"site '{name}' ({found.drawn[name]})" for name in names)
                 raise ValueError(f"strict: expected only sites with conjugate posteriors, got {reasons}")
             self._take(known, known.add_plain(found, *options))
-            check_order((found.sites[name] for name in known.sites), given.found)
             for name, reason in found.flat.items():
                 warnings.warn(f"site '{name}': {reason}; {SMOOTH}", stacklevel=2)
             if found.drawn and self._make_fallback is not None:
@@ -217,7 +216,8 @@ class AutoConjugate(WithFallback):
         values: dict[str, Tensor] = {}
         for name, site in self._known.sites.items():
             with frames_of(site):
-                values[name] = pyro.sample(name, self.distribution(name, values))
+                kept = {"kept": True}  # one for each point of its plates
+                values[name] = pyro.sample(name, self.distribution(name, values), infer=kept)
         return values | self.sample_fallback(args, kwargs)
 
     def distribution(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyro
@@ -14,8 +14,8 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import transform_to
 
-from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.density import device_of
+from pyro_fmvae.infer.elbo.frames import are_rows, check_same_points
 from pyro_fmvae.infer.elbo.program_modules import as_module
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites
 from pyro_fmvae.infer.elbo.trial_runs import FirstValues
@@ -56,10 +56,12 @@ class PlatesOfBatch:
     Attributes:
         model: the model.
         sites: name of a plate that the model gives its rows → a site in it.
+        whole: see :func:`check_same_points`.
     """
 
     model: Callable[..., Any]
     sites: Mapping[str, Site]
+    whole: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: Callable[..., Any], sites: Iterable[Site], given: Set[str]) -> "PlatesOfBatch | None":
@@ -72,7 +74,7 @@ class PlatesOfBatch:
         """The plates; those of all data in order are left to the guide.
 
         Raises:
-            ValueError: a batch that is not given by row numbers.
+            ValueError: a batch that is not given by row numbers, or all points in another order.
         """
         given = GivenRows(self.sites.keys())
         values = InitMessenger(_zero), FirstValues()
@@ -93,6 +95,8 @@ class PlatesOfBatch:
                     f"give it row numbers, subsample=rows, or, if '{site['name']}' is conjugate, write "
                     f"AutoConjugate(model, local=['{name}'])"
                 )
+            else:
+                check_same_points(site["name"], name, rows, self.whole)
         return plates
 
 
@@ -102,37 +106,6 @@ def _zero(site: Site) -> Tensor:
     transform = transform_to(fn.support)
     value: Tensor = transform(torch.zeros(transform.inverse_shape(fn.shape()), device=device_of(fn)))
     return value
-
-
-def check_order(sites: Iterable[Site], given: Mapping[str, Any]) -> None:
-    """Refuse posteriors of all points of a plate that has its rows in another order.
-
-    Args:
-        sites: that have these posteriors.
-        given: by plate, see :class:`GivenRows`.
-
-    Raises:
-        ValueError: with the names of site and plate.
-    """
-    for site in sites:
-        for frame in site["cond_indep_stack"]:
-            rows: Any = given.get(frame.name)
-            if are_rows(rows, frame.size) and not is_recorded() and (rows.diff() < 0).any():
-                raise ValueError(
-                    f"site '{site['name']}': plate '{frame.name}' has its {frame.size} rows in another "
-                    "order, but each has a posterior of its own; give the rows in order, or have these "
-                    f"posteriors found anew for each batch by AutoConjugate(model, local=['{frame.name}'])"
-                )
-
-
-def are_rows(rows: Any, size: int) -> bool:
-    """True for distinct integers from 0 to ``size`` - 1."""
-    if not isinstance(rows, Tensor) or rows.dim() != 1 or rows.dtype not in (torch.int64, torch.int32):
-        return False
-    if is_recorded() or not len(rows):
-        return True
-    ordered = rows.sort().values
-    return bool(ordered[0] >= 0 and ordered[-1] < size and (ordered.diff() > 0).all())
 
 
 class _PlateOfRows(pyro.plate):

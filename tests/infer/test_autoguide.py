@@ -607,15 +607,24 @@ def test_data_of_all_points_need_no_rows():
     assert guide(DATA, None)["z"].shape == (POINTS,)
 
 
-def test_posteriors_of_all_points_keep_their_order():
-    def model(x, rows):
-        with pyro.plate("points", POINTS, subsample=rows):
-            z = pyro.sample("z", dist.Normal(0.0, 2.0))
-            pyro.sample("x", dist.Normal(z, 0.5), obs=x)
+@pytest.mark.parametrize("of_data", [False, True])
+@pytest.mark.parametrize("noise", [dist.Normal, partial(dist.StudentT, 5.0)])
+def test_posteriors_of_all_points_keep_their_order(noise, of_data):
+    """Exact ones, and drawn ones, whose guide has a parameter for each row number."""
 
-    AutoConjugate(model)(DATA, torch.arange(POINTS))
+    def model(x, rows):
+        with pyro.plate("points", POINTS, subsample=x if of_data else rows):
+            z = pyro.sample("z", dist.Normal(0.0, 2.0))
+            pyro.sample("x", noise(z, 0.5), obs=x)
+
+    elbo, rows, guide = TraceConjugate_ELBO(), torch.arange(POINTS), AutoConjugate(model)
+    for x in (DATA, DATA.clone(), DATA + 1.0):
+        elbo.loss(model, guide, x, rows)
+    if noise is not dist.Normal and not of_data:
+        elbo.loss(model, guide, DATA.flip(0), rows.flip(0))
+        return
     with pytest.raises(ValueError, match="site 'z': plate 'points' has its 12 rows in another order"):
-        AutoConjugate(model)(DATA.flip(0), torch.arange(POINTS).flip(0))
+        elbo.loss(model, guide, DATA.flip(0), rows.flip(0))
 
 
 def by_hand(model):

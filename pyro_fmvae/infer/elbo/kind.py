@@ -37,6 +37,7 @@ class Kinds:
     def __init__(self) -> None:
         self._plates: dict[tuple[Any, ...], int] = {}
         self._identities: dict[Hashable, bool] = {}
+        self._whole: dict[tuple[Any, ...], dict[str, Tensor]] = {}
 
     def run(
         self, model: Any, guide: Any, args: Any, kwargs: Any, max_plate_nesting: float, key: tuple[Any, ...]
@@ -72,10 +73,13 @@ class Kinds:
             if not made and len(pyro.get_param_store()) == stored:
                 torch.set_rng_state(random_state)  # else the draws that made parameters would come once more
             if len(self._plates) > _MOST_PROGRAMS:
-                del self._plates[next(iter(self._plates))]
+                oldest = next(iter(self._plates))
+                del self._plates[oldest]
+                self._whole.pop(oldest, None)
         while True:
             plates = self._plates[key]
-            program, trace = run_plain(model, guide, args, kwargs, plates, self._identities)
+            whole = self._whole.setdefault(key, {})
+            program, trace = run_plain(model, guide, args, kwargs, plates, self._identities, whole)
             deepest = _deepest(program.model, trace)
             if deepest <= plates:
                 return program, trace

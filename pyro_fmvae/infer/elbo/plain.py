@@ -22,7 +22,7 @@ from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.infer.elbo.density import device_of, dtype_of
 from pyro_fmvae.infer.elbo.distribution_checks import check_distribution, check_label, check_shapes
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
-from pyro_fmvae.infer.elbo.frames import check_filled
+from pyro_fmvae.infer.elbo.frames import check_filled, check_same_points
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
 from pyro_fmvae.infer.elbo.masks import check_masks, take_masks, watch_missing
 from pyro_fmvae.infer.elbo.observed_shapes import check_observed, check_support
@@ -90,7 +90,13 @@ class Undrawn(Messenger):
 
 
 def run_plain(
-    model: Any, guide: Any, args: Any, kwargs: Any, plates: int, identities: dict[Hashable, bool]
+    model: Any,
+    guide: Any,
+    args: Any,
+    kwargs: Any,
+    plates: int,
+    identities: dict[Hashable, bool],
+    whole: dict[str, Tensor],
 ) -> tuple[PlainProgram, Trace]:
     """Run the guide, and the model against it with its discrete sites enumerated.
 
@@ -98,6 +104,7 @@ def run_plain(
         model, guide, args, kwargs: the program.
         plates: the number of dimensions that its plates take.
         identities: see :class:`Expansion`.
+        whole: see :func:`check_same_points`.
 
     Raises:
         ValueError: a program that is not of a recognised shape; the message names the site.
@@ -126,6 +133,9 @@ def run_plain(
             )
             if is_discrete(site):
                 _check_discrete(site, q, name in used)
+            for frame in site["cond_indep_stack"] if q["infer"].get("kept") else ():
+                if frame.vectorized and frame.name in trace.nodes and frame.size == frame.full_size:
+                    check_same_points(name, frame.name, trace.nodes[frame.name]["value"], whole)
     latents = [name for name, site in sites.items() if not site["is_observed"]]
     observed = [name for name, site in sites.items() if site["is_observed"]]
     structure = Structure(trace, [], latents, [], observed, auxiliary_sites(guide_sites, sites))
