@@ -78,8 +78,8 @@ class Kinds:
                 self._whole.pop(oldest, None)
         while True:
             plates = self._plates[key]
-            whole = self._whole.setdefault(key, {})
-            program, trace = run_plain(model, guide, args, kwargs, plates, self._identities, whole)
+            points = self._whole.setdefault(key, {})
+            program, trace = run_plain(model, guide, args, kwargs, plates, self._identities, points)
             deepest = _deepest(program.model, trace)
             if deepest <= plates:
                 return program, trace
