@@ -130,7 +130,8 @@ class DiscreteFactors:
 
         Raises:
             ValueError: discrete sites under different scales, or one outside of the plate of points, with the
-                points, or of plates that a scale varies along.
+                points, or of plates that a scale varies along; or discrete sites in plates that cross, with
+                what depends on both.
         """
         trace = self._trace
         trace.pack_tensors()
@@ -157,7 +158,10 @@ class DiscreteFactors:
             factors = OrderedDict((ordinal, _joined(terms)) for ordinal, terms in factors.items())
             with shared_intermediates() as cache:
                 ring = LogRing(cache=cache, dim_to_size=sizes)
-                factors = contract_tensor_tree(factors, sum_dims, ring=ring)
+                try:
+                    factors = contract_tensor_tree(factors, sum_dims, ring=ring)
+                except NotImplementedError:  # plates that cross
+                    raise ValueError(self._crossing()) from None
             (name, site), *_ = [each for each in trace.nodes.items() if self._is_summed(each[1])]
             scale = self._scales[name] if scaled else 1.0
             every += [_scaled(t, scale, site) for terms in factors.values() for t in terms]
@@ -169,6 +173,19 @@ class DiscreteFactors:
             every = [_weighted(cost, trace.plate_to_symbol[plate], weights) for cost in every]
         parts = [_mean(cost, symbols) for cost in every]
         return sum(parts[1:], parts[0])
+
+    def _crossing(self) -> str:
+        """What is wrong with discrete sites in plates that cross."""
+        summed = [(name, site) for name, site in self._trace.nodes.items() if self._is_summed(site)]
+        plates = {name: {f.name for f in site["cond_indep_stack"] if f.vectorized} for name, site in summed}
+        pairs = itertools.combinations(plates, 2)
+        a, b = next((a, b) for a, b in pairs if not (plates[a] <= plates[b] or plates[b] <= plates[a]))
+        apart, other = min(plates[a] - plates[b]), min(plates[b] - plates[a])
+        return (
+            f"sites '{a}' and '{b}': they are summed out together, but lie in the plates '{apart}' and "
+            f"'{other}', neither of which is inside of the other; sample both in the guide, or, if '{other}' "
+            f"is short, make it sequential, as for i in pyro.plate('{other}', size)"
+        )
 
     def _is_summed(self, site: Site) -> bool:
         return enum_dim(site) is not None and site["name"] not in self._given

@@ -194,6 +194,17 @@ def conjugate(**options):
     return loss(location(identity), guided_by(loc=normal), max_plate_nesting=1, **options)
 
 
+def crossed(x):
+    rows, columns = pyro.plate("rows", 2, dim=-2), pyro.plate("columns", 2, dim=-1)
+    locs = pyro.sample("locs", dist.Normal(torch.zeros(K), 5.0).to_event(1))
+    with rows:
+        z = pyro.sample("z", dist.Bernoulli(0.5))
+    with columns:
+        w = pyro.sample("w", dist.Bernoulli(0.5))
+    with rows, columns:
+        pyro.sample("x", dist.Normal(locs[z.long()] + w, 1.0), obs=x.reshape(2, 2))
+
+
 def by_point(x):
     def model(x):
         kind = pyro.sample("kind", dist.Bernoulli(0.5))
@@ -235,6 +246,12 @@ WRONG = {
     "a discrete site under `to_event`": (
         automatic(discrete_event),
         "site 'a': Bernoulli may not be wrapped by to_event where it is summed out; use a plate",
+    ),
+    "discrete sites of rows and of columns, with what depends on both": (
+        automatic(crossed),
+        "sites 'z' and 'w': they are summed out together, but lie in the plates 'rows' and 'columns', "
+        "neither of which is inside of the other; sample both in the guide, or, if 'columns' is short, make "
+        "it sequential, as for i in pyro.plate('columns', size)",
     ),
     "a guide that uses its own discrete draw": (
         loss(partial(mixture, child=decoded), with_its_own_draw),
