@@ -21,13 +21,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import scipy  # type: ignore[import-untyped]
 import torch
-from scipy.cluster.hierarchy import fcluster, linkage  # type: ignore[import-untyped]
-from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
-from scipy.spatial.distance import squareform  # type: ignore[import-untyped]
-from sklearn.decomposition import FastICA
-from sklearn.metrics import adjusted_mutual_info_score, mutual_info_score
-from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
@@ -107,6 +102,8 @@ class IndependentComponents:
         axes = axes[:, shares >= SIGNAL]
         directions = axes.T
         if len(directions) > 1:
+            from sklearn.decomposition import FastICA  # here and below: scikit-learn takes a while to import
+
             found = FastICA(random_state=seed, whiten="unit-variance", max_iter=1000)
             with warnings.catch_warnings():
                 warnings.simplefilter(
@@ -124,6 +121,8 @@ class IndependentComponents:
 
     def mixture(self, directions: Sequence[int], components: int) -> Any:
         """A mixture of Gaussians in some directions, diagonal as the factors' own."""
+        from sklearn.mixture import GaussianMixture
+
         codes = self.codes[self.fitted][:, list(directions)]
         found = GaussianMixture(
             components, covariance_type="diag", n_init=2, random_state=self.seed, reg_covar=1e-4
@@ -203,6 +202,8 @@ def dependent(codes: Array) -> list[list[int]]:
     Args:
         codes: [M, S], S > 1.
     """
+    from sklearn.metrics import mutual_info_score
+
     edges = np.quantile(codes, np.arange(1, 8) / 8, axis=0)
     octiles = [np.searchsorted(*pair) for pair in zip(edges.T, codes.T, strict=True)]
     size = len(octiles)
@@ -210,8 +211,8 @@ def dependent(codes: Array) -> list[list[int]]:
     for i in range(size):
         for j in range(i):
             apart[i, j] = apart[j, i] = math.log(8) - mutual_info_score(octiles[i], octiles[j])
-    tree = linkage(squareform(apart, checks=False), "average")
-    numbers = fcluster(tree, math.log(8) - DEPENDENT, "distance")
+    tree = scipy.cluster.hierarchy.linkage(scipy.spatial.distance.squareform(apart, checks=False), "average")
+    numbers = scipy.cluster.hierarchy.fcluster(tree, math.log(8) - DEPENDENT, "distance")
     return [np.flatnonzero(numbers == number).tolist() for number in np.unique(numbers)]
 
 
@@ -234,6 +235,8 @@ def blocks_of(
         labelled: factors that labels belong to, in the order of the columns.
         labels: of the points, -1 = unknown, [M, labelled factors]; None: there are none.
     """
+    from sklearn.metrics import adjusted_mutual_info_score
+
     blocks: list[list[Unit]] = [[] for _ in sizes]
     left = [unit.bits for unit in units]
     explained = np.zeros((len(units), len(labelled)))
@@ -264,7 +267,7 @@ def blocks_of(
     # What a factor can hold of a unit, clusters first; of two that are alike, the one that fits better.
     clear = np.array([unit.clustered for unit in units]) & (bits >= INFORMATIVE)
     worth = clear + np.minimum(bits, wanted[:, None]) - 0.01 * np.abs(bits - wanted[:, None])
-    for row, number in zip(*linear_sum_assignment(-worth), strict=True):
+    for row, number in zip(*scipy.optimize.linear_sum_assignment(-worth), strict=True):
         if left[number] >= INFORMATIVE:
             blocks[free[row]].append(units[number])
             wanted[row] -= left[number]
