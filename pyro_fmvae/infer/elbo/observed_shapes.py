@@ -45,7 +45,12 @@ def check_observed(site: dict[str, Any]) -> None:
     plates = ", ".join(f"'{f.name}' of size {f.size}" for f in site["cond_indep_stack"] if f.dim is not None)
     where = f"in plate {plates}" if plates else "in no plate"
     shared = len(fn.batch_shape) and value.dim() > 1 and value.shape[:1] == fn.batch_shape[-1:]
-    if shared and not events and not hasattr(fn, "parents"):
+    if is_lazy(value) and value.dim() > len(fn.shape()):  # obs=x - locs[z], over all values of z
+        advice = (
+            "observe data alone, and give the distribution what a discrete site picks, as in "
+            "dist.Normal(locs[z], scale)"
+        )
+    elif shared and not events and not hasattr(fn, "parents"):
         advice = (
             f"data points of shape {tuple(value.shape[1:])} are events: give the parameters these "
             "dimensions, and write .to_event(1) at their site and at this one"

@@ -141,6 +141,17 @@ def test_neighbours_that_leave_no_points_are_refused_by_site():
     assert "site 'z'" in refusal(model, AutoConjugate(model), data())
 
 
+def test_data_less_what_a_discrete_site_picks_are_refused_with_what_to_write():
+    def model(x):
+        locs = pyro.sample("locs", dist.Normal(torch.zeros(K), 5.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Bernoulli(0.5))
+            pyro.sample("x", dist.Normal(0.0, 1.0), obs=x - locs[z.long()])
+
+    with pytest.raises(ValueError, match=r"^site 'x': .* as in dist.Normal\(locs\[z\], scale\)"):
+        AutoConjugate(model)(data())
+
+
 def test_the_number_of_values_is_not_that_of_points():
     model, x = mixture(lambda z, locs, x: locs[z] + len(z))
     assert "site 'z'" in refusal(model, AutoConjugate(model), x)
