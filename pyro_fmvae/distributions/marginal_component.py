@@ -26,6 +26,12 @@ LARGEST: Final = 2**22
 """Numbers in a tensor, at most, unless a single row needs more."""
 NEGLIGIBLE: Final = 1e-20
 """Share of the largest weight from which down a row adds nothing to a component but rounding."""
+FEW: Final = 8
+"""Missing numbers of a row up to which all pairs are computed."""
+SCREENED: Final = 2**17
+"""Numbers in a tensor, at most, as pairs that add nothing are looked for: it stays in a processor's cache."""
+STEPS: Final = 2
+"""Steps of conjugate gradients by which they are looked for."""
 
 
 class MarginalComponent(FullComponent):
@@ -74,10 +80,12 @@ class Conditional(NamedTuple):
     """(x_o - μ_o)ᵀ Σ_oo⁻¹ (x_o - μ_o), [r]."""
     log_determinant: Tensor
     """Log det Λ_mm, [r]."""
+    kind: Tensor
+    """Which of the different ones each pair has, sorted, int64 [r]."""
     factor: Tensor
     """Lower Cholesky factors of Λ_mm, [u, m, m]."""
-    kind: Tensor
-    """Which of these each pair has, int64 [r]."""
+    elements: Tensor
+    """Places of Λ_mm in all of Λ, laid out flat, int64 [u, m, m]."""
 
     def moved(self, inverse: Tensor) -> Tensor:
         """Rows less their means with E[x_m | x_o] in place of what is missing, [r, D].
@@ -87,6 +95,14 @@ class Conditional(NamedTuple):
         """
         shift = (_taken(inverse, self.kind) @ self.own.unsqueeze(-1)).squeeze(-1)
         return self.gap.scatter_add(-1, self.places, -shift)
+
+    def only(self, wanted: Tensor) -> "Conditional":
+        """Some of the pairs, by a mask, bool [r]."""
+        if wanted.all():
+            return self
+        kinds, kind = self.kind[wanted].unique_consecutive(return_inverse=True)
+        of_pair = (part[wanted] for part in self[:-3])
+        return Conditional(*of_pair, kind, self.factor[kinds], self.elements[kinds])
 
 
 def conditionals(
@@ -116,7 +132,8 @@ def conditionals(
             component, row = asked.nonzero(as_tuple=True)
             both, which = (len(kinds) * component + kind[row]).unique_consecutive(return_inverse=True)
             first, own = both // len(kinds), columns[both % len(kinds)]
-            block = precision[first[:, None, None], own.unsqueeze(-1), own.unsqueeze(-2)]
+            elements = _elements(first, own, dim)
+            block = precision.flatten().index_select(0, elements.flatten()).view_as(elements)
             factor, places = torch.linalg.cholesky(block), columns[kind[row]]
             gap = torch.where(gone[rows], 0.0, x[rows] - loc.unsqueeze(1))
             pull = (gap @ precision)[component, row]
@@ -125,7 +142,21 @@ def conditionals(
             white = torch.linalg.solve_triangular(_taken(factor, which), own.unsqueeze(-1), upper=False)
             distance = (gap * pull).sum(-1) - white.squeeze(-1).square().sum(-1)
             determinant = packed.log_determinant(factor)[which]
-            yield Conditional(component, rows[row], places, gap, own, distance, determinant, factor, which)
+            yield Conditional(
+                component, rows[row], places, gap, own, distance, determinant, which, factor, elements
+            )
+
+
+def _elements(component: Tensor, columns: Tensor, dim: int) -> Tensor:
+    """Places of blocks in matrices [K, D, D] that are laid out flat: int64 [u, m, m].
+
+    Args:
+        component: of each block, int64 [u].
+        columns: of each block, int64 [u, m].
+        dim: D.
+    """
+    rows = dim * component.unsqueeze(-1) + columns
+    return dim * rows.unsqueeze(-1) + columns.unsqueeze(-2)
 
 
 def _taken(matrices: Tensor, which: Tensor) -> Tensor:
@@ -147,19 +178,126 @@ def marginal_table(x: Tensor, stats: Tensor) -> Tensor:
         float64 [N, K].
     """
     x = x.double()
-    log_precision, square, _, scaled_loc = packed.split(stats)
-    loc, precision = _normals(stats)
-    spread = square - (loc * scaled_loc).sum(-1)  # D/s
-    complete = ~x.isnan().any(-1)
-    seen = x.masked_fill(~complete.unsqueeze(-1), 0.0)
-    whole = NORMAL_WISHART.expected_log_likelihood(seen, torch.zeros_like(seen), stats)
-    table = whole.masked_fill(~complete.unsqueeze(-1), 0.0)
-    for part in conditionals(x, loc, precision):
-        there = x.shape[-1] - part.places.shape[-1]
-        shared = (log_precision - spread)[part.component] - there * math.log(2 * math.pi)
-        values = 0.5 * (shared - part.distance - part.log_determinant)
-        table = table.index_put((part.row, part.component), values)
+    table = _complete_table(x, stats)
+    for part, values in _valued(x, *_normals(stats)):
+        table.index_put_((part.row, part.component), values)
     return table
+
+
+@torch.no_grad()
+def marginal_expectation(x: Tensor, stats: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """The table as far as responsibilities depend on it, and sums of statistics of filled rows at these.
+
+    No matrix is factorised for pairs of a row and a component whose responsibility is below
+    :data:`NEGLIGIBLE`: the table has an upper bound there.
+
+    Args:
+        x, stats: as for :func:`marginal_table`.
+        others: what the exponent of the responsibilities has beside the table, [N, K] or [K]. Minus infinity
+            leaves a component out.
+
+    Returns:
+        float64 [N, K], and what :func:`marginal_update` adds to λ at these responsibilities, of the rows that
+        are incomplete, [K, P].
+    """
+    x = x.double()
+    shared, loc, precision = _normals(stats)
+    table, others = _complete_table(x, stats), others.expand(len(x), -1)
+    missing, filled = x.isnan().sum(-1), _Filled(loc)
+    chosen = torch.ones_like(table, dtype=torch.bool)
+    many = ((missing > FEW) & (missing < x.shape[-1])).nonzero().squeeze(-1)
+    for rows in many.split(max(SCREENED // loc.numel(), 1)) if len(loc) > 1 else ():
+        constant = shared - (x.shape[-1] - missing[rows]).unsqueeze(-1) * math.log(2 * math.pi)
+        least, greatest = _ranges(x[rows], loc, precision)
+        table[rows], lower = 0.5 * (constant - least), 0.5 * (constant - greatest)
+        most = (lower + others[rows]).amax(-1, keepdim=True)
+        chosen[rows] = table[rows] + others[rows] >= most + math.log(NEGLIGIBLE)
+    for part, values in _valued(x, shared, loc, precision, chosen):
+        table[part.row, part.component] = values
+        shares = (others[part.row] + table[part.row]).softmax(-1)
+        weights = shares.gather(-1, part.component.unsqueeze(-1)).squeeze(-1)
+        wanted = weights > NEGLIGIBLE
+        filled.add(part.only(wanted), weights[wanted])
+    return table, filled.sums()
+
+
+def _complete_table(x: Tensor, stats: Tensor) -> Tensor:
+    """E[log p] of rows without missing numbers, and 0 for others, [N, K]."""
+    complete = ~x.isnan().any(-1)
+    seen = x[complete]
+    values = NORMAL_WISHART.expected_log_likelihood(seen, torch.zeros_like(seen), stats)
+    return values.new_zeros(len(x), len(stats)).index_put((complete,), values)
+
+
+def _valued(
+    x: Tensor, shared: Tensor, loc: Tensor, precision: Tensor, chosen: Tensor | None = None
+) -> Iterator[tuple[Conditional, Tensor]]:
+    """:func:`conditionals`, and the bound on E[log p] of each pair, [r]."""
+    for part in conditionals(x, loc, precision, chosen):
+        constant = shared[part.component] - (x.shape[-1] - part.places.shape[-1]) * math.log(2 * math.pi)
+        yield part, 0.5 * (constant - part.distance - part.log_determinant)
+
+
+class _Filled:
+    """Sums of the sufficient statistics of rows filled in by E[x_m | x_o] and their covariance.
+
+    Args:
+        loc: means of the components, [K, D].
+    """
+
+    def __init__(self, loc: Tensor) -> None:
+        self.loc, self.half = loc, loc.new_zeros(len(loc))
+        self.first, self.second = torch.zeros_like(loc), loc.new_zeros(*loc.shape, loc.shape[-1])
+
+    def add(self, part: Conditional, weights: Tensor) -> None:
+        """Add pairs with their weights, [r]."""
+        inverse = torch.cholesky_inverse(part.factor)
+        means = self.loc[part.component] + part.moved(inverse)
+        heavy = weights.unsqueeze(-1) * means
+        sizes = part.component.bincount(minlength=len(self.loc)).tolist()
+        for square, left, right in zip(self.second, heavy.split(sizes), means.split(sizes), strict=True):
+            square.addmm_(left.mT, right)
+        of_kind = weights.new_zeros(len(inverse)).index_add(0, part.kind, weights)
+        spread = of_kind[:, None, None] * inverse
+        self.second.view(-1).index_add_(0, part.elements.flatten(), spread.flatten())
+        self.first.index_add_(0, part.component, heavy)
+        self.half.index_add_(0, part.component, 0.5 * weights)
+
+    def sums(self) -> Tensor:
+        """In the layout of ``NormalWishartFamily``, [K, P]."""
+        return packed.join(self.half, -self.half, -0.5 * packed.pack(self.second), self.first)
+
+
+def _ranges(x: Tensor, loc: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
+    """Bounds from below and above of (x_o - μ_o)ᵀ Σ_oo⁻¹ (x_o - μ_o) + log det Λ_mm, [N, K] each.
+
+    With y_o = x_o - μ_o, the distance is at most yᵀ Λ y, and with v = Λ y at missing places 0, it is at least
+    (vᵀ y)² / vᵀ Σ v. Both are it where Λ y is 0 at missing places, to which conjugate gradients take y. The
+    determinant is at least the product of the pivots of Λ, and at most that of its diagonal.
+
+    Args:
+        x: rows [N, D], NaN where missing.
+        loc: μ, [K, D].
+        precision: Λ, [K, D, D].
+    """
+    factor, tiny = torch.linalg.cholesky(precision), torch.finfo(precision.dtype).tiny
+    pivots, sizes = packed.diagonal(factor).square(), packed.diagonal(precision)
+    gone = x.isnan()
+    filled = torch.where(gone, 0.0, x - loc.unsqueeze(1))
+    pull, step, size = filled @ precision, torch.zeros_like(filled), None
+    for _ in range(STEPS):
+        left = torch.where(gone, pull, 0.0)
+        scaled = left / sizes.unsqueeze(1)
+        before, size = size, (left * scaled).sum(-1, keepdim=True)
+        step = scaled if before is None else scaled + size / before.clamp(min=tiny) * step
+        change = step @ precision
+        length = size / (step * change).sum(-1, keepdim=True).clamp(min=tiny)
+        filled, pull = filled - length * step, pull - length * change
+    own = torch.where(gone, 0.0, pull)
+    white = torch.linalg.solve_triangular(factor, own.mT, upper=False)
+    near = (own * filled).sum(-1).square() / white.square().sum(-2).clamp(min=tiny)
+    far, missing = (filled * pull).sum(-1), gone.double()
+    return near.mT + missing @ pivots.log().mT, far.mT + missing @ sizes.log().mT
 
 
 def marginal_update(prior: Tensor, weights: Tensor, x: Tensor, stats: Tensor, scale: float = 1.0) -> Tensor:
@@ -173,27 +311,14 @@ def marginal_update(prior: Tensor, weights: Tensor, x: Tensor, stats: Tensor, sc
         scale: rows that each row stands for.
     """
     x, weights = x.double(), scale * weights.double()
-    dim, complete = x.shape[-1], ~x.isnan().any(-1)
+    complete = ~x.isnan().any(-1)
     seen = x[complete]
     target = NORMAL_WISHART.conjugate_update(prior, weights[complete], seen, torch.zeros_like(seen))
-    loc, precision = _normals(stats)
+    _, loc, precision = _normals(stats)
+    filled = _Filled(loc)
     for part in conditionals(x, loc, precision, weights > NEGLIGIBLE * weights.max()):
-        inverse, own = torch.cholesky_inverse(part.factor), weights[part.row, part.component]
-        means, weighted = loc[part.component] + part.moved(inverse), own.new_zeros(loc.shape)
-        weighted = weighted.index_add(0, part.component, own.unsqueeze(-1) * means)
-        sizes = part.component.bincount(minlength=len(loc)).tolist()
-        each = zip(own.split(sizes), means.split(sizes), strict=True)
-        squares = torch.stack([(share.unsqueeze(-1) * mean).mT @ mean for share, mean in each])
-        of_kind = own.new_zeros(len(inverse)).index_add(0, part.kind, own)
-        first = part.component.new_zeros(len(inverse)).index_copy(0, part.kind, part.component)
-        columns = part.places.new_zeros(inverse.shape[:2]).index_copy(0, part.kind, part.places)
-        across = dim * first.unsqueeze(-1) + columns
-        elements = dim * across.unsqueeze(-1) + columns.unsqueeze(-2)
-        spread = (of_kind[:, None, None] * inverse).flatten()
-        squares = squares.flatten().index_add(0, elements.flatten(), spread).view_as(precision)
-        halves = 0.5 * own.new_zeros(len(loc)).index_add(0, part.component, own)
-        target = target + packed.join(halves, -halves, -0.5 * packed.pack(squares), weighted)
-    return target
+        filled.add(part, weights[part.row, part.component])
+    return target + filled.sums()
 
 
 def marginal_log_predictive(x: Tensor, standard: Standard) -> Tensor:
@@ -234,12 +359,13 @@ def expected_numbers(x: Tensor, gamma: Tensor, standard: Standard) -> Tensor:
     return torch.where(x.isnan(), filled, x)
 
 
-def _normals(stats: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean m [K, D] of μ, and E[Λ] [K, D, D], of E[t]."""
-    _, _, lower, scaled_loc = packed.split(stats)
+def _normals(stats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """E[log det Λ] - D/s [K], the mean m [K, D] of μ, and E[Λ] [K, D, D], of E[t]."""
+    log_precision, square, lower, scaled_loc = packed.split(stats)
     precision = packed.halved(packed.unpack(lower, scaled_loc.shape[-1]))
     factor = torch.linalg.cholesky(precision)
-    return torch.cholesky_solve(scaled_loc.unsqueeze(-1), factor).squeeze(-1), precision
+    loc = torch.cholesky_solve(scaled_loc.unsqueeze(-1), factor).squeeze(-1)
+    return log_precision - square + (loc * scaled_loc).sum(-1), loc, precision
 
 
 @register_expected_log_prob(dist.Delta, MarginalComponent)

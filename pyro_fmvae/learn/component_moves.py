@@ -180,7 +180,7 @@ def deletion_gain(sample: Sample, model: ObservedMixture, gamma: Tensor, gone: i
     rows = (gamma[:, gone] > TOUCHED).nonzero().squeeze(-1)
     left = torch.arange(gamma.shape[1], device=gamma.device) != gone
     seen, before = model.packed(sample.x[rows]), gamma[rows]
-    after = model.table(seen).masked_fill(~left, -torch.inf).softmax(-1)
+    after = model.table(seen, left).softmax(-1)
     more = (after - before) * left
     gain = sample.each * float(entr(after).sum() - entr(before).sum())
     counts = sample.each * gamma.sum(0)

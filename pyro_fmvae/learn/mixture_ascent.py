@@ -97,7 +97,7 @@ class MixtureAscent(Phase):
         """
         check_rows(batch)
         x, labels = batch[0], batch[1] if len(batch) > 2 else None
-        seen = self.model.observations(x, labels)
+        seen = self.model.packed(x, labels)
         table = self.model.table(seen)
         bound = bound_of(self.model, table)
         rate = 1.0 if len(x) == self.model.num_data else self.rate(self.steps)

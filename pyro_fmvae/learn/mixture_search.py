@@ -77,7 +77,7 @@ def climb(
         iterations: updates at most, at least 1.
         until: time of ``now``, in seconds, after which no further update is begun.
     """
-    return ascended(model, model.observations(x, labels), gamma, iterations, until)
+    return ascended(model, model.packed(x, labels), gamma, iterations, until)
 
 
 def ascended(

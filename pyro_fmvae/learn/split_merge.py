@@ -190,5 +190,5 @@ def thinned(sample: Sample, gamma: Tensor) -> Tensor:
         if deletion_gain(sample, model, gamma, gone) <= 0:
             break
         left = torch.arange(gamma.shape[1], device=gamma.device) != gone
-        gamma = model.table(sample.seen)[:, left].softmax(-1)
+        gamma = model.table(sample.seen, left)[:, left].softmax(-1)
     return gamma

@@ -128,11 +128,21 @@ class ObservedMixture(TablePosterior):
     # ------------------------------------------------------------------ codes
 
     @torch.no_grad()
-    def table(self, observations: Seen) -> Tensor:
-        """E[log π_k] + Σ E[log p(x | θ_k)], the exponent of the responsibilities: float64 [B, K]."""
+    def table(self, observations: Seen, among: Tensor | None = None) -> Tensor:
+        """E[log π_k] + Σ E[log p(x | θ_k)], the exponent of the responsibilities: float64 [B, K].
+
+        Where covariances are full and numbers of :meth:`packed` rows are missing, an upper bound may stand in
+        place of what makes no difference to the responsibilities but rounding.
+
+        Args:
+            observations: of B rows.
+            among: components that take part, bool [K]; the others have minus infinity. None: all.
+        """
         total = self.expected_log_weights()
-        for name, seen in observations.items():
-            total = total + self.log_likelihoods(name, seen)
+        if among is not None:
+            total = total.masked_fill(~among, -torch.inf)
+        for name, seen in sorted(observations.items(), key=lambda item: item[0] == NUMBERS):
+            total = total + self.log_likelihoods(name, seen, total)
         return total.expand(len(seen), -1)
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.distributions import COLUMN_NORMAL_GAMMA
-from pyro_fmvae.distributions.marginal_component import marginal_table, marginal_update
+from pyro_fmvae.distributions.marginal_component import marginal_expectation, marginal_update
 
 LARGEST: Final = 2**26
 """Numbers that are kept at most."""
@@ -31,6 +31,7 @@ class PackedNumbers:
     def __init__(self, x: Tensor, full: bool) -> None:
         x, gone = x.double(), x.isnan()
         self.count, self.gaps = len(x), None
+        self._last: tuple[Tensor, Tensor, Tensor] | None = None
         if full and gone.any():
             with_gaps = gone.any(-1)
             self.gaps, self.whole = with_gaps.nonzero().squeeze(-1), (~with_gaps).nonzero().squeeze(-1)
@@ -50,13 +51,19 @@ class PackedNumbers:
     def __len__(self) -> int:
         return self.count
 
-    def log_likelihoods(self, stats: Tensor) -> Tensor:
-        """E[log p(x | θ_k)], or the bound on it, at E[t] [K, P] of the components: float64 [N, K]."""
+    def log_likelihoods(self, stats: Tensor, others: Tensor) -> Tensor:
+        """E[log p(x | θ_k)], or the bound on it, at E[t] [K, P] of the components: float64 [N, K].
+
+        ``others``, [N, K] or [K], are as for :func:`marginal_expectation`.
+        """
         table = torch.addmm(self.constant, stats, self.told).mT.contiguous()
         if self.gaps is None:
             return table
         both = table.new_empty(self.count, table.shape[-1])
-        both[self.whole], both[self.gaps] = table, marginal_table(self.with_gaps, stats)
+        others = others.expand_as(both)[self.gaps]
+        own, sums = marginal_expectation(self.with_gaps, stats, others)
+        both[self.whole], both[self.gaps] = table, own
+        self._last = stats, (others + own).softmax(-1), sums
         return both
 
     def update(self, prior: Tensor, gamma: Tensor, stats: Tensor, scale: float) -> Tensor:
@@ -72,7 +79,10 @@ class PackedNumbers:
         if self.gaps is None:
             return prior.double() + scale * (self.told @ gamma).mT
         target = prior.double() + scale * (self.told @ gamma[self.whole]).mT
-        return marginal_update(target, gamma[self.gaps], self.with_gaps, stats, scale)
+        gamma = gamma[self.gaps]
+        if self._last is not None and all(map(torch.equal, self._last, (stats, gamma))):
+            return target + scale * self._last[-1]
+        return marginal_update(target, gamma, self.with_gaps, stats, scale)
 
 
 def _across(x: Tensor) -> Tensor:

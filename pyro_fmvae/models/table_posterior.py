@@ -119,22 +119,25 @@ class TablePosterior(nn.Module):
         for name, prior in self.natural_priors().items():
             self.posterior_of(name).natural.copy_(prior.natural)
 
-    def packed(self, x: Tensor) -> Seen:
+    def packed(self, x: Tensor, labels: Tensor | None = None) -> Seen:
         """Observations of rows [B, D] that are visited often: their numbers' statistics are computed once.
 
-        Unless they would be too many to keep.
+        Unless they would be too many to keep. Labels are as for :meth:`ObservedMixture.observations`.
         """
-        seen: dict[str, Tensor | PackedNumbers] = {**self.sites.observations(x)}
+        seen: dict[str, Tensor | PackedNumbers] = {**self.sites.observations(x, labels)}
         numbers = seen.get(NUMBERS)
         if isinstance(numbers, Tensor) and PackedNumbers.size(numbers, self.sites.full) <= LARGEST:
             seen[NUMBERS] = PackedNumbers(numbers, self.sites.full)
         return seen
 
-    def log_likelihoods(self, child: str, seen: Tensor | PackedNumbers) -> Tensor:
-        """E[log p(x | θ_k)] of what a child observes, or the bound on it: float64 [B, K]."""
+    def log_likelihoods(self, child: str, seen: Tensor | PackedNumbers, others: Tensor) -> Tensor:
+        """E[log p(x | θ_k)] of what a child observes, or the bound on it: float64 [B, K].
+
+        ``others``, [B, K] or [K], are as for :func:`marginal_expectation`.
+        """
         stats = self.natural(parameter_of(child)).expected_stats()
         if isinstance(seen, PackedNumbers):
-            return seen.log_likelihoods(stats)
+            return seen.log_likelihoods(stats, others)
         seen = seen.double()
         if child == COUNTED:
             return expected_log_counts(seen, stats)

@@ -17,6 +17,7 @@ from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.marginal_component import (
     conditionals,
     expected_numbers,
+    marginal_expectation,
     marginal_log_predictive,
     marginal_table,
     marginal_update,
@@ -128,6 +129,63 @@ def test_updates_are_those_of_each_row_by_itself():
             half = torch.tensor(0.5).double()
             expected[k] += own[k] * packed.join(half, -half, -0.5 * packed.pack(square), filled)
     assert_close(marginal_update(torch.zeros_like(stats), weights, x, stats), expected)
+
+
+def wide(rows=60, dim=30, count=6):
+    """Rows of six separate normals, most with half of their numbers missing, and E[t] of posteriors there."""
+    torch.manual_seed(2)
+    loc = 2 * torch.randn(count, dim).double()
+    root = 0.5 * torch.randn(count, dim, 2 * dim).double() / dim**0.5
+    tril = torch.linalg.cholesky(root @ root.mT)
+    own = torch.arange(rows) % count
+    x = loc[own] + (tril[own] @ torch.randn(rows, dim, 1).double()).squeeze(-1)
+    gone = torch.rand(rows, dim) < 0.5
+    gone[0], gone[1], gone[2, :3] = True, False, False
+    gone[2, 3:] = gone[3, :4] = True
+    gone[3, 4:] = False
+    freedom = torch.full((count,), 20.0).double()
+    q = NORMAL_WISHART.natural(loc, freedom, freedom, (freedom + dim / 2)[:, None, None].sqrt() * tril)
+    return x.masked_fill(gone, NAN), NaturalNormalWishart(q).expected_stats()
+
+
+def test_pairs_without_weight_make_no_difference(monkeypatch):
+    """Rows with few, many, all and none of their numbers; by the table of all pairs, without bounds."""
+    x, stats = wide()
+    others = torch.randn(60, 6).double()
+    others[:, 4] = -math.inf
+    exact, factorised = marginal_table(x, stats), []
+    plain = torch.linalg.cholesky
+    monkeypatch.setattr(torch.linalg, "cholesky", lambda a: factorised.append(a) or plain(a))
+    table, sums = marginal_expectation(x, stats, others)
+    blocks = sum(len(a) for a in factorised if a.shape[-1] not in (3, 30))
+    assert blocks < 0.7 * 57 * 6
+    share = (exact + others).softmax(-1)
+    assert_close((table + others).softmax(-1), share)
+    assert_close((table + others).logsumexp(-1), (exact + others).logsumexp(-1))
+    assert (table >= exact - 1e-9).all() and (table > exact + 1).any()
+    gaps = x.isnan().any(-1)
+    assert_close(sums, marginal_update(torch.zeros_like(stats), share[gaps], x[gaps], stats))
+
+
+def test_bounds_hold_and_meet(monkeypatch):
+    """With as many steps as numbers are missing, conjugate gradients are exact: the determinant is left."""
+    x, stats = wide()
+    x, (shared, loc, precision) = x[4:], marginal_component._normals(stats)
+    distance, determinant = torch.zeros(2, 56, 6).double()
+    for part in conditionals(x, loc, precision):
+        distance[part.row, part.component] = part.distance
+        determinant[part.row, part.component] = part.log_determinant
+    exact = distance + determinant
+    for steps in 0, 1, 2:
+        monkeypatch.setattr(marginal_component, "STEPS", steps)
+        least, greatest = marginal_component._ranges(x, loc, precision)
+        assert (least < exact).all() and (exact < greatest).all()
+    monkeypatch.setattr(marginal_component, "STEPS", 30)
+    least, greatest = marginal_component._ranges(x, loc, precision)
+    gone = x.isnan().double()
+    pivots = 2 * gone @ packed.diagonal(torch.linalg.cholesky(precision)).log().mT
+    assert_close(least - pivots, distance)
+    assert_close(greatest - gone @ packed.diagonal(precision).log().mT, distance)
 
 
 def test_only_pairs_that_are_asked_for_are_computed():

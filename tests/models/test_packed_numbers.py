@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from pyro_fmvae.learn.mixture_steps import ascend
-from pyro_fmvae.models import ObservedMixture
+from pyro_fmvae.models import ObservedMixture, packed_numbers
 from pyro_fmvae.models import table_posterior as module
 from pyro_fmvae.models.packed_numbers import PackedNumbers
 
@@ -27,6 +27,30 @@ def test_the_table_and_the_update_are_those_of_the_rows(full, missing):
         ascend(model, seen, gamma)
         found.append({name: value.clone() for name, value in model.state_dict().items()})
     assert_close(found[0], found[1])
+
+
+def test_an_update_takes_up_what_the_table_found(monkeypatch):
+    """Rows with gaps, full covariances: the update at the table's own responsibilities factorises nothing."""
+    torch.manual_seed(0)
+    x = torch.randn(40, 30).masked_fill(torch.rand(40, 30) < 0.5, torch.nan)
+    x[:, 3], x[20:, 0] = (torch.arange(40) % 3).float(), x[20:, 0] + 8
+    model, found = ObservedMixture((0, 0, 0, 3, *26 * [0]), 4, 80, full=True), []
+    plain, packed = model.observations(x), model.packed(x)
+    for name in "recomputed", "taken up":
+        gamma = model.table(packed).softmax(-1)
+        assert_close(gamma, model.table(plain).softmax(-1))
+        start = {name: value.clone() for name, value in model.state_dict().items()}
+        ascend(model, plain if name == "recomputed" else packed, gamma)
+        found.append({name: value.clone() for name, value in model.state_dict().items()})
+        model.load_state_dict(start)
+        monkeypatch.setattr(packed_numbers, "marginal_update", None)
+    assert_close(found[0], found[1])
+    with pytest.raises(TypeError):
+        ascend(model, packed, gamma.flip(0))
+    some = torch.tensor([True, False, True, False])
+    among = model.table(packed, some)
+    assert (among[:, ~some] == -torch.inf).all()
+    assert_close(among[:, some].softmax(-1), model.table(plain)[:, some].softmax(-1))
 
 
 def test_statistics_that_are_too_many_are_not_kept(monkeypatch):
