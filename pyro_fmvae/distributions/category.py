@@ -42,6 +42,39 @@ class Category(MixtureComponent):
         return log_prob.expand(torch.broadcast_shapes(self.batch_shape, value.shape[:-1]))
 
 
+def codes_below(numbers: Tensor, size: int) -> Tensor:
+    """Numbers of categories, int64 [...], -1 where they are negative, NaN, or not below ``size``.
+
+    Args:
+        numbers: of any real or integer type, [...].
+        size: how many categories there are.
+    """
+    codes = numbers.nan_to_num(-1.0).long() if numbers.is_floating_point() else numbers.long()
+    return torch.where((codes >= 0) & (codes < size), codes, -1)
+
+
+def of_category(values: Tensor, codes: Tensor) -> Tensor:
+    """For each code that category's values, 0 where it is missing: [N, K].
+
+    Args:
+        values: of K components and L categories, [K, L].
+        codes: of :func:`codes_below`, int64 [N].
+    """
+    return torch.cat([values.mT, values.new_zeros(1, len(values))])[codes]
+
+
+def sums_by_category(weights: Tensor, codes: Tensor, size: int) -> Tensor:
+    """Sums of weights [N, K] over the rows of each category, without missing ones: [K, size].
+
+    Args:
+        weights: [N, K].
+        codes: of :func:`codes_below`, int64 [N].
+        size: how many categories there are.
+    """
+    places = torch.where(codes < 0, size, codes)
+    return weights.new_zeros(size + 1, weights.shape[-1]).index_add_(0, places, weights)[:size].mT
+
+
 def indicators(codes: Tensor, size: int) -> Tensor:
     """Indicators of categories, in torch's default dtype: [..., L], all 0 where a code is negative or NaN.
 

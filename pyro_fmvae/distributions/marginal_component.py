@@ -101,8 +101,18 @@ class Conditional(NamedTuple):
         if wanted.all():
             return self
         kinds, kind = self.kind[wanted].unique_consecutive(return_inverse=True)
-        of_pair = (part[wanted] for part in self[:-3])
-        return Conditional(*of_pair, kind, self.factor[kinds], self.elements[kinds])
+        return Conditional(
+            self.component[wanted],
+            self.row[wanted],
+            self.places[wanted],
+            self.gap[wanted],
+            self.own[wanted],
+            self.distance[wanted],
+            self.log_determinant[wanted],
+            kind,
+            self.factor[kinds],
+            self.elements[kinds],
+        )
 
 
 def conditionals(

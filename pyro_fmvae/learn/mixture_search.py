@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pyro_fmvae.distributions.category import indicators
+from pyro_fmvae.distributions.category import codes_below, indicators
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.learn.mixture_steps import ascend, bound_of
 from pyro_fmvae.models.observed_mixture import ObservedMixture
@@ -22,6 +22,7 @@ SHORT, LONG = 10, 200  # updates of every start, and of the best of them
 LEADING = 3  # starts that are improved to the end
 TOLERANCE = 1e-5  # nats per row: an update that adds less is the last
 NEGLIGIBLE = 1e-3  # of the largest standard deviation: a principal component of less is left out
+FREQUENT = 100  # categories of a column that k-means sees, at most
 POSITIVE = 1.0  # nats of evidence to gain at least (Kass and Raftery, 1995: "positive")
 WORSE = 2  # sizes in a row that do not gain so much, after which no greater one is tried
 
@@ -276,13 +277,18 @@ def _combinations(labels: Tensor) -> Tensor | None:
 
 
 def features_of(x: Tensor, levels: Sequence[int]) -> Tensor:
-    """Rows for k-means, [N, F]: numbers, 0 where missing, roots of counts, and indicators of categories."""
+    """Rows for k-means, [N, F]: numbers, 0 where missing, roots of counts, and indicators of categories.
+
+    A column of many categories has indicators of the most frequent ones alone.
+    """
     parts = []
     for column, size in zip(x.unbind(-1), levels, strict=True):
         if size == COUNTS:
             parts.append(_scaled_root(column).unsqueeze(-1))
         elif size:
-            parts.append(indicators(column, size).to(x))
+            codes = codes_below(column, size)
+            most = codes[codes >= 0].bincount(minlength=size).argsort(descending=True, stable=True)[:FREQUENT]
+            parts.append((codes.unsqueeze(-1) == most.sort().values).to(x))
         else:
             parts.append(column.nan_to_num(0.0).unsqueeze(-1))
     return torch.cat(parts, -1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
+from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.distributions.marginal_component import expected_numbers
 from pyro_fmvae.infer.parameters import param_statements
 from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
@@ -87,7 +88,10 @@ class ObservedMixture(TablePosterior):
     # ------------------------------------------------------------------ the program
 
     def observations(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        """Values that each child of the assignment observes: numbers, NaN where missing, or indicators.
+        """Values that each child of the assignment observes, by site.
+
+        Numbers and counts are [B, D of these], NaN where missing, and codes of categories int64 [B], -1 where
+        missing: indicators of columns of many words would be large.
 
         Args:
             x: rows [B, D]; categories are numbered from 0. NaN is missing.
@@ -104,8 +108,14 @@ class ObservedMixture(TablePosterior):
         of_row = self.prior.weights.assignment(globals_[WEIGHTS])
         with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
             r = pyro.sample("assignment", of_row, infer={"enumerate": "parallel"})
-            for name, seen in self.observations(x, labels).items():
+            for name, values in self.observations(x, labels).items():
+                seen = self._indicated(name, values)
                 pyro.sample(name, self.sites.child(name)(globals_[parameter_of(name)], r), obs=seen)
+
+    def _indicated(self, name: str, values: Tensor) -> Tensor:
+        """What a child observes, [B, ...]: its values, but for categories their indicators."""
+        size = self.sites.categories_of(name)
+        return indicators(values, size) if size else values
 
     def guide(self, x: Tensor, labels: Tensor | None = None) -> None:
         """The posterior of all parameters; assignments are summed out. Arguments as for :meth:`model`."""
@@ -171,7 +181,8 @@ class ObservedMixture(TablePosterior):
 
     def features(self, x: Tensor) -> Tensor:
         """Rows as predictors of labels see them, float64 [B, F]: numbers, 0 where missing, and indicators."""
-        return torch.cat([seen.nan_to_num(0.0).double() for seen in self.observations(x).values()], -1)
+        seen = (self._indicated(name, values) for name, values in self.observations(x).items())
+        return torch.cat([part.nan_to_num(0.0).double() for part in seen], -1)
 
     def codes(self, x: Tensor) -> Tensor:
         """The most probable value of each label, then the most probable component: int64 [B, L + 1]."""
@@ -201,7 +212,8 @@ class ObservedMixture(TablePosterior):
         if self.sites.counted:
             means[:, self.sites.counted] = (gamma @ self.rates()).to(x)
         for column, _ in self.sites.categories:
-            means[:, column] = (gamma @ self.probs(column_site(column))).argmax(-1).to(x)
+            gone = x[:, column].isnan()
+            means[gone, column] = (gamma[gone] @ self.probs(column_site(column))).argmax(-1).to(x)
         return torch.where(x.isnan(), means, x)
 
     def posterior(self, x: Tensor) -> Distribution:

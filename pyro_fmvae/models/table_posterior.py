@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import GAMMA, NaturalDistribution
-from pyro_fmvae.distributions.category import indicators
+from pyro_fmvae.distributions.category import codes_below, of_category, sums_by_category
 from pyro_fmvae.distributions.marginal_component import (
     marginal_log_predictive,
     marginal_table,
@@ -138,6 +138,8 @@ class TablePosterior(nn.Module):
         stats = self.natural(parameter_of(child)).expected_stats()
         if isinstance(seen, PackedNumbers):
             return seen.log_likelihoods(stats, others)
+        if self.sites.categories_of(child):
+            return of_category(stats, seen)
         seen = seen.double()
         if child == COUNTED:
             return expected_log_counts(seen, stats)
@@ -154,13 +156,15 @@ class TablePosterior(nn.Module):
         Args:
             child: site.
             prior: λ of the parameters' prior, [K, ..., P].
-            seen: what rows observe, [B, ...].
+            seen: what rows observe, by :meth:`ObservedMixture.observations`, or packed.
             gamma: responsibilities, [B, K].
             scale: rows that each row stands for.
         """
         name = parameter_of(child)
         if isinstance(seen, PackedNumbers):
             return seen.update(prior, gamma, self.natural(name).expected_stats(), scale)
+        if size := self.sites.categories_of(child):
+            return prior + scale * sums_by_category(gamma.double(), seen, size)
         seen = seen.double()
         if child == COUNTED:
             return counts_update(prior, gamma.double(), seen, scale)
@@ -225,7 +229,7 @@ class TablePosterior(nn.Module):
         if child == COUNTED:
             return log_predictive_counts(seen, self.natural(parameter_of(child)).standard)
         if child != NUMBERS:
-            return seen.double() @ self.probs(child).log().mT
+            return of_category(self.probs(child).log(), seen)
         if self.sites.full:
             return marginal_log_predictive(seen, self.natural(parameter_of(child)).standard)
         log_probs = self.predictive().base_dist.log_prob(seen.nan_to_num(0.0).unsqueeze(1))
@@ -236,7 +240,7 @@ class TablePosterior(nn.Module):
         """Log-weights of components given the labels of codes [n, L + 1], -1 = unknown: [n, K]."""
         logits = self.weights().log().expand(len(codes), -1)
         for label, size in enumerate(self.sites.label_sizes):
-            logits = (
-                logits + indicators(codes[:, label], size).double() @ self.probs(label_site(label)).log().mT
+            logits = logits + of_category(
+                self.probs(label_site(label)).log(), codes_below(codes[:, label], size)
             )
         return logits

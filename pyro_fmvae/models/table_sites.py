@@ -16,7 +16,7 @@ from pyro_fmvae.distributions import (
     NormalWishart,
     PoissonComponent,
 )
-from pyro_fmvae.distributions.category import indicators
+from pyro_fmvae.distributions.category import codes_below
 from pyro_fmvae.models.learnt_prior import LearntPrior, LearntScale
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, MixingWeights
 from pyro_fmvae.models.shapes import check_integers
@@ -131,11 +131,15 @@ class TableSites:
         if self.counted:
             found[COUNTED] = x[:, self.counted]
         for column, size in self.categories:
-            found[column_site(column)] = indicators(x[:, column], size)
+            found[column_site(column)] = codes_below(x[:, column], size)
         if labels is not None:
             for label, size in enumerate(self.label_sizes):
-                found[label_site(label)] = indicators(labels[:, label], size)
+                found[label_site(label)] = codes_below(labels[:, label], size)
         return found
+
+    def categories_of(self, name: str) -> int:
+        """How many categories a child has; 0: it has none."""
+        return {site: size for site, size, _ in self._categorical()}.get(name, 0)
 
     def child(self, name: str) -> Any:
         """Class of a child of the assignment."""

@@ -170,7 +170,7 @@ def test_pairs_without_weight_make_no_difference(monkeypatch):
 def test_bounds_hold_and_meet(monkeypatch):
     """With as many steps as numbers are missing, conjugate gradients are exact: the determinant is left."""
     x, stats = wide()
-    x, (shared, loc, precision) = x[4:], marginal_component._normals(stats)
+    x, (_, loc, precision) = x[4:], marginal_component._normals(stats)
     distance, determinant = torch.zeros(2, 56, 6).double()
     for part in conditionals(x, loc, precision):
         distance[part.row, part.component] = part.distance

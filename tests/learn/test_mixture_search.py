@@ -6,7 +6,16 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from pyro_fmvae.infer.seeding import kmeans
-from pyro_fmvae.learn.mixture_search import POSITIVE, _grown, _halved, best_start, climb, search
+from pyro_fmvae.learn.mixture_search import (
+    FREQUENT,
+    POSITIVE,
+    _grown,
+    _halved,
+    best_start,
+    climb,
+    features_of,
+    search,
+)
 from pyro_fmvae.models import ObservedMixture, TablePrior
 
 N = 150
@@ -145,3 +154,18 @@ def test_labelled_rows_name_their_components():
     assert found.model.components == 3
     predicted = found.model.codes(x)[:, 0]
     assert (predicted == torch.where(kinds == 2, 0, kinds)).float().mean() > 0.95
+
+
+def test_kmeans_sees_the_frequent_ones_of_many_words():
+    """The 100 of 300 words that occur twice, and all of few words; none where a word is missing."""
+    words = torch.cat([torch.arange(300), torch.arange(100, 200), torch.tensor([-1])]).double()
+    words[-1] = torch.nan
+    few = (torch.arange(401) % 3).double()
+    features = features_of(torch.stack([words, few], -1), (300, 3))
+    assert features.shape == (401, FREQUENT + 3) and not features[-1, :FREQUENT].any()
+    expected = torch.nn.functional.one_hot(torch.cat([torch.arange(100), torch.arange(100)]), FREQUENT)
+    assert torch.equal(
+        features[torch.cat([torch.arange(100, 200), torch.arange(300, 400)]), :FREQUENT], expected.double()
+    )
+    assert features[:, :FREQUENT].sum() == 200
+    assert torch.equal(features[:, FREQUENT:], torch.nn.functional.one_hot(few.long(), 3).double())

@@ -10,6 +10,7 @@ from pyro.infer import TraceEnum_ELBO, config_enumerate
 from sklearn.mixture import BayesianGaussianMixture
 from torch.testing import assert_close
 
+from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.evaluate import bound, edit_rows, outlier_scores
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.learn.mixture_steps import ascend, bound_of
@@ -136,7 +137,7 @@ def test_the_predictive_density_is_the_mean_over_the_posterior(full):
         component = model.sites.child(name)(draws[f"{name}_parameter"][0], torch.zeros(1).long())
         for_all = component.given(draws[f"{name}_parameter"].unsqueeze(1))  # [S, 1, K]
         if name == "column_1":
-            part = for_all.probs.log() @ seen.double().unsqueeze(-1)
+            part = for_all.probs.log() @ indicators(seen, for_all.probs.shape[-1]).double().unsqueeze(-1)
             part = part.squeeze(-1)
         elif full and name == "x":
             part = marginals(for_all, seen)
