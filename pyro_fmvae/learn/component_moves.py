@@ -74,12 +74,20 @@ class Sample:
 
         return replace(self, make=make)
 
-    def model(self, components: int) -> ObservedMixture:
-        """A new model of these rows."""
-        return self.make(components, max(round(self.each * len(self.x)), 1))
+    def model(self, components: int, start: ObservedMixture | None = None) -> ObservedMixture:
+        """A new model of these rows; where a start is given, with its posterior and learnt prior."""
+        model = self.make(components, max(round(self.each * len(self.x)), 1))
+        if start is not None:
+            model.load_state_dict(start.state_dict())
+        return model
 
     def fit(
-        self, gamma: Tensor, iterations: int = LONG, learn: bool = False, tolerance: float = SETTLED
+        self,
+        gamma: Tensor,
+        iterations: int = LONG,
+        learn: bool = False,
+        tolerance: float = SETTLED,
+        start: ObservedMixture | None = None,
     ) -> Fitted:
         """Coordinate ascent from responsibilities [N, K], until the bound hardly rises.
 
@@ -88,15 +96,20 @@ class Sample:
             iterations: updates at most.
             learn: learn the prior, too, where it is learnt.
             tolerance: nats per row: an update that adds less is the last.
+            start: a model of as many components that is near, by which missing numbers are first filled in.
         """
-        model = self.model(gamma.shape[1])
+        model = self.model(gamma.shape[1], start)
         return ascended(model, self.seen, gamma, iterations, tolerance=tolerance * self.each, learn=learn)
 
-    def given(self, gamma: Tensor) -> ObservedMixture:
-        """The posterior given responsibilities, [N, K]: exact unless numbers are missing."""
-        model = self.model(gamma.shape[1])
-        model.forget()
-        for _ in range(FILLED if self.x.isnan().any() else 1):
+    def given(self, gamma: Tensor, start: ObservedMixture | None = None) -> ObservedMixture:
+        """The posterior given responsibilities, [N, K]: exact unless numbers are missing.
+
+        These are filled in under the start, as for :meth:`fit`; without one, by the prior at first.
+        """
+        model = self.model(gamma.shape[1], start)
+        if start is None:
+            model.forget()
+        for _ in range(FILLED if start is None and self.x.isnan().any() else 1):
             ascend(model, self.seen, gamma, learn=False)
         return model
 
@@ -117,15 +130,18 @@ def joined(gamma: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
     return gamma[:, [component for component in range(gamma.shape[1]) if component not in gone]]
 
 
-def pair_gains(sample: Sample, gamma: Tensor, least: float = 0.0) -> list[tuple[float, int, int]]:
+def pair_gains(
+    sample: Sample, gamma: Tensor, least: float = 0.0, start: ObservedMixture | None = None
+) -> list[tuple[float, int, int]]:
     """Gains in the bound by joining two components at given responsibilities, the greatest first.
 
     Args:
         sample: of the rows.
         gamma: responsibilities, [N, K].
         least: only pairs that gain more are told.
+        start: as for :meth:`Sample.given`.
     """
-    gains, entropy, found = union_gains(sample.given(gamma)), entr(gamma).sum(0), []
+    gains, entropy, found = union_gains(sample.given(gamma, start)), entr(gamma).sum(0), []
     gains = torch.where(torch.ones_like(gains).triu(1) > 0, gains, -torch.inf)
     for first, second in (gains > least).nonzero().tolist():  # entropy that is lost only lowers it
         union = entr(gamma[:, first] + gamma[:, second]).sum() - entropy[first] - entropy[second]

@@ -69,7 +69,7 @@ def _moved(sample: Sample, found: Fitted, most: int, generator: torch.Generator)
             continue
         less = reduced(sample, found)
         if less.model.components == found.model.components:
-            found = sample.fit(less.gamma, learn=True)
+            found = sample.fit(less.gamma, learn=True, start=less.model)
             if found.bound < less.bound + POSITIVE:
                 return found
             sample = sample.under(found.model)
@@ -116,7 +116,7 @@ def _started(sample: Sample, components: int, white: bool, many: bool, generator
     count = min(2 * components, most) if many else components
     found = sample.fit(sample.clusters(count, white, generator), SHORT, learn=True)
     while count > components:
-        pairs = disjoint(pair_gains(sample.under(found.model), found.gamma, -torch.inf))
+        pairs = disjoint(pair_gains(sample.under(found.model), found.gamma, -torch.inf, found.model))
         pairs = pairs[: max((count - components) // 2, 1)]
         count -= len(pairs)
         found = sample.under(found.model).fit(joined(found.gamma, pairs), SHORT, learn=True)
@@ -125,22 +125,22 @@ def _started(sample: Sample, components: int, white: bool, many: bool, generator
 
 def _swapped(sample: Sample, found: Fitted, generator: torch.Generator) -> Fitted:
     """Swaps, as long as they raise the bound."""
-    found = sample.under(found.model).fit(found.gamma, learn=True)
+    found = sample.under(found.model).fit(found.gamma, learn=True, start=found.model)
     splits = Splits(sample, generator)
     while True:
         sample = splits.sample = sample.under(found.model)
         parts = splits.gains(found.gamma)
-        for component, pair in swaps(sample, found.gamma, parts)[:TRIED]:
+        for component, pair in swaps(sample, found, parts)[:TRIED]:
             gamma = parted(found.gamma, {component: parts[component]})
             rival = sample.fit(joined(gamma, [pair]), learn=True)
             if rival.bound > found.bound + POSITIVE:
                 found = rival
                 break
         else:
-            return sample.fit(found.gamma, learn=True, tolerance=TOLERANCE)
+            return sample.fit(found.gamma, learn=True, tolerance=TOLERANCE, start=found.model)
 
 
-def swaps(sample: Sample, gamma: Tensor, parts: Mapping[int, Parts]) -> list[tuple[int, tuple[int, int]]]:
+def swaps(sample: Sample, fitted: Fitted, parts: Mapping[int, Parts]) -> list[tuple[int, tuple[int, int]]]:
     """Splits, each with a pair to merge, that promise a higher bound, the best pairs first.
 
     No component is in two of them.
@@ -150,7 +150,8 @@ def swaps(sample: Sample, gamma: Tensor, parts: Mapping[int, Parts]) -> list[tup
     gains = {component: gain for component, (gain, _) in parts.items()}
     found: list[tuple[int, tuple[int, int]]] = []
     used: set[int] = set()
-    for gain, first, second in pair_gains(sample, gamma, POSITIVE - max(gains.values())):
+    least = POSITIVE - max(gains.values())
+    for gain, first, second in pair_gains(sample, fitted.gamma, least, fitted.model):
         left = [component for component in gains if component not in used | {first, second}]
         if used & {first, second} or not left:
             continue
@@ -164,7 +165,7 @@ def swaps(sample: Sample, gamma: Tensor, parts: Mapping[int, Parts]) -> list[tup
 def reduced(sample: Sample, found: Fitted) -> Fitted:
     """Merge pairs, and leave components out, as long as that raises the bound."""
     while True:
-        found = sample.fit(found.gamma)
+        found = sample.fit(found.gamma, start=found.model)
         gamma = thinned(sample, merged(sample, found.gamma))
         if gamma.shape[1] == found.model.components or (fewer := sample.fit(gamma)).bound < found.bound:
             return found

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pyro_fmvae.learn import component_moves
 from pyro_fmvae.learn.component_moves import Sample, Splits, deletion_gain, joined, pair_gains, parted
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING
 from tests.learn.clusters import clusters, make
@@ -54,6 +55,21 @@ def test_the_gain_of_a_deletion_is_the_difference_in_the_bound(sample, gamma):
         shared = model.table(sample.seen)[:, left].softmax(-1)
         after = bound_given(sample, shared)
         assert deletion_gain(sample, model, gamma, gone) == pytest.approx(after - before, abs=1e-6)
+
+
+def test_a_fit_goes_on_where_another_ended(monkeypatch):
+    """Where numbers are missing, they are filled in as that one expects them, and the bound does not fall."""
+    x, kinds = clusters(2, 40)
+    torch.manual_seed(0)
+    sample = Sample.of(make, x.masked_fill(torch.rand(x.shape) < 0.4, torch.nan))
+    ended = sample.fit(torch.nn.functional.one_hot(kinds, 2).double(), tolerance=1e-10)
+    again = sample.fit(ended.gamma, 1, start=ended.model)
+    assert again.bound == pytest.approx(ended.bound, abs=1e-6)
+    assert sample.fit(ended.gamma, 1).bound < ended.bound - 1
+    (found,) = pair_gains(sample, ended.gamma, -torch.inf, ended.model)
+    monkeypatch.setattr(component_moves, "FILLED", 200)
+    (expected,) = pair_gains(sample, ended.gamma, -torch.inf)
+    assert found == pytest.approx(expected, abs=1e-3)
 
 
 def test_components_that_two_describe_better_are_split():

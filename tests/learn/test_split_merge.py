@@ -7,6 +7,7 @@ from torch.nn.functional import one_hot
 
 from pyro_fmvae.learn import split_merge
 from pyro_fmvae.learn.component_moves import Sample, Splits, disjoint, pair_gains
+from pyro_fmvae.learn.mixture_search import Fitted
 from pyro_fmvae.learn.split_merge import best_mixture, merged, reduced, split_and_merge, swaps, thinned
 from tests.learn.clusters import clusters, make
 
@@ -57,7 +58,8 @@ def test_a_swap_merges_two_halves_and_splits_what_is_joint(monkeypatch):
     sample = Sample.of(make, x, 2.0)
     poor = torch.tensor([0, 0, 1, 3])[kinds] + (kinds == 2) * (torch.arange(240) % 8 > 3)
     gamma, splits = one_hot(poor, 4).double(), Splits(sample, torch.Generator().manual_seed(0))
-    assert swaps(sample, gamma, splits.gains(gamma)) == [(0, (1, 2))]
+    poorly = Fitted(sample.given(gamma), gamma, 0.0, gamma[:, 0])
+    assert swaps(sample, poorly, splits.gains(gamma)) == [(0, (1, 2))]
     stuck = sample.fit(gamma)
     assert adjusted_rand_score(kinds, stuck.gamma.argmax(-1)) < 0.8
     monkeypatch.setattr(split_merge, "_started", lambda *args: stuck)
