@@ -54,7 +54,7 @@ def codes_below(numbers: Tensor, size: int) -> Tensor:
 
 
 def of_category(values: Tensor, codes: Tensor) -> Tensor:
-    """For each code that category's values, 0 where it is missing: [N, K].
+    """Values of each code's category, 0 where it is missing: [N, K].
 
     Args:
         values: of K components and L categories, [K, L].

@@ -274,7 +274,7 @@ class _Filled:
         self.half.index_add_(0, part.component, 0.5 * weights)
 
     def sums(self) -> Tensor:
-        """In the layout of ``NormalWishartFamily``, [K, P]."""
+        """Sums in the layout of ``NormalWishartFamily``, [K, P]."""
         return packed.join(self.half, -self.half, -0.5 * packed.pack(self.second), self.first)
 
 
