@@ -332,7 +332,7 @@ def start_from_components(
         for factor in free
         if numbers[factor]
     }
-    moved = (mean - found.centre) @ to.T, np.sqrt(variance @ (to**2).T)
+    moved = (mean - found.centre) @ to.T, ((1 / variance) @ back**2) ** -0.5
     new_loc, new_scale = (torch.from_numpy(part).to(loc) for part in moved)
     return new_loc, new_scale, {factor: start.to(loc.device) for factor, start in starts.items()}
 

@@ -15,9 +15,12 @@ def change_basis(
     """Let networks encode as y = T (z - c) what they have encoded as z, in place.
 
     The last layer of the encoder and the first linear map of the decoder take the change over. Means and
-    reconstructions are the same to rounding. q(y | x) has to be diagonal again: its variances are the
-    diagonal of T diag(v) Tᵀ. Their logarithms are linear in the features of the last layer to first order
-    around the variances ``variance``; where q(z | x) is isotropic and T a rotation, they are exact.
+    reconstructions are the same to rounding. q(y | x) has to be diagonal again. Its precisions are the
+    diagonal of T⁻ᵀ diag(1 / v) T⁻¹: of all diagonal Gaussians, that one has the least KL divergence from
+    N(y, T diag(v) Tᵀ). The variances of T diag(v) Tᵀ themselves would be far too large where T mixes a
+    dimension that the decoder reads precisely with one that it hardly reads. Their logarithms are linear in
+    the features of the last layer to first order around the variances ``variance``; where q(z | x) is
+    isotropic and T a rotation, they are exact.
 
     Args:
         encoder: its ``head`` is a :class:`~pyro_fmvae.nn.NormalHead`.
@@ -42,10 +45,10 @@ def change_basis(
     )
     dims = len(to)
     (w_loc, w_log), (b_loc, b_log) = (part.double().split(dims) for part in (last.weight, last.bias))
-    shares = to.square() * variance
-    total = shares.sum(-1, keepdim=True)
-    shares = shares / total
-    start = total.squeeze(-1).log() - shares @ variance.log()
+    precisions = back.square().mT / variance
+    total = precisions.sum(-1)
+    shares = precisions / total.unsqueeze(-1)
+    start = -total.log() - shares @ variance.log()
     last.weight.copy_(torch.cat([to @ w_loc, shares @ w_log]))
     last.bias.copy_(torch.cat([to @ (b_loc - centre), shares @ b_log + start]))
     w = first.weight[:, :dims].double().clone()
