@@ -128,6 +128,10 @@ _BY_SETTING: dict[str, dict[str, Any]] = {
 }
 
 
+PRETRAINED: dict[str, Any] = {"kl_weight": 1.0, "free_from": 0.0}
+"""Of pretrained networks. A heavier KL[z] or closed blocks would take from codes what they tell already."""
+UNLABELLED_SPRITES = 1500
+"""Iterations of pretraining for sprites with a property that no label names: a free factor has to find it."""
 OWN_CLUSTERS: dict[str, Any] = {"full_starts": True, "s0": 0.05}
 """Options for a person's own images without labels: see Clusters without labels, in the page on the model."""
 OWN_COMPONENTS = 16
@@ -139,7 +143,14 @@ def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
     kind = setting(config, dataset)
     defaults = network_defaults(config, dataset) | _COMMON | _BY_SETTING.get(kind, {})
     chosen = completed(config, defaults)
-    if chosen.pretrained is not None or chosen.pretrain_iterations or chosen.per_value > 1:
+    unnamed = not chosen.labels or len(trained_labels(config, dataset)) < len(dataset.label_names)
+    if kind == "sprites" and unnamed and config.pretrained is None:
+        defaults["pretrain_iterations"] = UNLABELLED_SPRITES
+        chosen = completed(config, defaults)
+    pretrained = chosen.pretrained is not None or bool(chosen.pretrain_iterations)
+    if pretrained:
+        defaults |= PRETRAINED
+    if pretrained or chosen.per_value > 1:
         defaults["label_distance"] = 0.0
     if config.own_data and not config.labels and kind != "columns":
         factors = tuple(min(components, OWN_COMPONENTS) for components in defaults["factors"])

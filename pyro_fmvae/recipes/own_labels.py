@@ -1,6 +1,5 @@
 """Defaults of a factorial mixture VAE for a person's own data that labels are trained on."""
 
-import math
 from typing import Any
 
 from torch import Tensor
@@ -10,8 +9,6 @@ from pyro_fmvae.learn.label_spreading import spread_labels
 
 CLASSIFICATION = 50.0
 """Δ times the share of points whose label is known, in nats per point and label."""
-MANY_NUMBERS = 1000
-"""Numbers in an image, channels counted, from which on KL[z] weighs little beside the reconstruction."""
 PRECISION = 0.95
 """Share of hidden labels that have to be told right before images without one are labelled."""
 SPREAD = (
@@ -38,7 +35,5 @@ def own_labelled(dataset: Dataset, labels: Tensor | None, spread: float | None) 
         known = spread_labels(dataset.train, labels, spread) >= 0
         found["label_weight"] = CLASSIFICATION / known.double().mean().item()
     if image:
-        found |= {"min_scale": 0.1, "augmentation": 0.5, "free_from": 0.5}
-        if math.prod(dataset.event_shape) >= MANY_NUMBERS:
-            found["kl_weight"] = 20.0
+        found |= {"min_scale": 0.1, "augmentation": 0.5}
     return found

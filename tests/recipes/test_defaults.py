@@ -218,10 +218,17 @@ def test_own_labelled_images_are_warped_to_the_end(shape, kind, warped):
     assert unlabelled.augmentation is None and unlabelled.learning().augment_until == 0.5
 
 
-@pytest.mark.parametrize(("shape", "weight"), [((8, 8), 1), ((31, 31), 1), ((32, 32), 20), ((20, 20, 3), 20)])
-def test_kl_weighs_more_beside_many_pixels_of_own_labelled_images(shape, weight):
-    config = resolve(configure(data="mine.npz", labels=1.0), dataset(shape, Kind.IMAGE, (2,), size=40))
-    assert (config.kl_weight, config.min_scale, config.free_from) == (weight, 0.1, 0.5)
+@pytest.mark.parametrize("shape", [(8, 8), (32, 32), (20, 20, 3), (64, 64, 3)])
+@pytest.mark.parametrize("labels", [0.0, 1.0])
+def test_pretrained_codes_are_neither_squeezed_nor_hidden(shape, labels):
+    data = dataset(shape, Kind.IMAGE, (2,), size=40)
+    for given in ({}, {"pretrain_iterations": 0, "pretrained": "/runs/a"}):
+        config = resolve(configure(data="mine.npz", labels=labels, **given), data)
+        assert (config.kl_weight, config.free_from) == (1, 0)
+    if labels:
+        assert config.min_scale == 0.1
+    faces = resolve(configure(data="celeba", labels=labels), dataset(shape, Kind.IMAGE, (2,), "celeba"))
+    assert (faces.kl_weight, faces.free_from) == (1, 0)
 
 
 def test_labels_of_own_images_are_spread_and_count_in_the_weight():
@@ -314,6 +321,26 @@ def test_free_factors_are_opened_even_without_a_refine_phase(closing):
         resolve(configure(data="sprites", free_from=1.0, **closing), data)
     unlabelled = resolve(configure(data="sprites", labels=0.0, free_from=1.0), data)
     assert resolve(unlabelled, data) == unlabelled
+
+
+@pytest.mark.parametrize(
+    ("options", "pretrained"),
+    [
+        ({}, False),
+        ({"label_names": ("label0", "label1")}, False),
+        ({"label_names": ("label1",)}, True),
+        ({"labels": 0.0}, True),
+        ({"label_names": ("label1",), "pretrain_iterations": 0}, False),
+        ({"label_names": ("label1",), "pretrained": "/runs/a"}, False),
+    ],
+)
+def test_sprites_are_pretrained_where_a_property_has_no_label(options, pretrained):
+    data = dataset((64, 64, 3), Kind.IMAGE, (2, 2), "sprites", size=30)
+    config = resolve(configure(data="sprites", **options), data)
+    assert (config.pretrain_iterations > 0) == pretrained
+    untrained = not (pretrained or config.pretrained)
+    assert (config.free_from, config.kl_weight) == ((1, 20) if untrained else (0, 1))
+    assert resolve(config, data) == config
 
 
 @pytest.mark.parametrize(("size", "components"), [(3, 2), (23, 2), (64, 8), (511, 63), (512, 64), (2000, 64)])
