@@ -16,6 +16,7 @@ from pyro_fmvae.learn.full_clusters import full_clusters
 from pyro_fmvae.learn.independent_components import start_from_components
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget, GradientPhase, arguments, endless
+from pyro_fmvae.learn.revival import revive
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 from pyro_fmvae.models.shapes import check_codes
 from pyro_fmvae.models.vae import VAE
@@ -24,6 +25,8 @@ from pyro_fmvae.ranks import Ranks
 
 SEEDING_POINTS = 20_000
 SEEDING_LABELS = 1000
+FIRST_REVIVAL = 500
+"""Steps of a joint phase after which factors whose components coincide start anew; then twice as many."""
 SEED_RANGE = 2**62  # of starts within a phase, whose seeds are drawn from torch's own generator
 
 logger = logging.getLogger("pyro_fmvae")
@@ -137,18 +140,32 @@ class Joint(GradientPhase):
             self.model.separate_labelled(distance, _generator())
         if self.seed is not None or distance:
             self.enter()
+        self._revive(batches, 0)
 
     def between_steps(self, batches: Iterable[Any], step: int) -> None:
         """Compare λ with new starts, every so many steps, and take those of a greater bound.
 
+        Free factors whose components coincide are started anew after 500 steps, 1,000, 2,000 and so on.
+
         A copy of the loader hands out the points that are encoded for it, undistorted. With
         :class:`~pyro_fmvae.data.Batches` these are points still to come in this epoch of training.
         """
+        times = step // FIRST_REVIVAL
+        if step % FIRST_REVIVAL == 0 and times.bit_count() == 1:
+            self._revive(copy(batches), step)
         every = self.learning.restart_every
         if not (every and step and step % every == 0):
             return
         loc, scale, _ = encode_some(self.model, copy(batches))
-        gains = self.model.restart(loc, scale, _generator(), self.learning.restarts)
+        self._started(self.model.restart(loc, scale, _generator(), self.learning.restarts), step)
+
+    def _revive(self, batches: Iterable[Any], step: int) -> None:
+        """Start factors whose components coincide anew: see :mod:`pyro_fmvae.learn.revival`."""
+        if self.learning.independent_start:
+            self._started(revive(self.model, batches, step), step)
+
+    def _started(self, gains: dict[int, float], step: int) -> None:
+        """Take factors that were started anew over to all ranks, and say so."""
         Ranks(self.learning.group).copy_from_first(self.model.parameters())
         for factor, gain in gains.items():
             logger.info(

@@ -58,7 +58,8 @@ class Learning:
         full_starts: start λ of factors without labels from the clusters of a mixture of full covariances, in
             the place of k-means: see :func:`~pyro_fmvae.learn.full_clusters.full_clusters`.
         independent_start: give each factor's block an independent component at its head, before λ is seeded:
-            see :mod:`pyro_fmvae.learn.independent_components`. It needs pretrained networks.
+            see :mod:`pyro_fmvae.learn.independent_components`. It needs pretrained networks. In joint phases,
+            free factors whose components coincide start anew: see :mod:`pyro_fmvae.learn.revival`.
         restart_every: steps of a joint phase between two comparisons of λ of factors without labels with
             ``restarts`` new starts: see :meth:`FactorialMixtureVAE.restart`. 0: never.
         recompute: compute responsibilities again at the updated encoder (the paper's order).

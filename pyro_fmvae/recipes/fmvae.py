@@ -121,7 +121,6 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             free_from=0.0,
             learning_rate=learning.final_learning_rate or at_joint.learning_rate,
             augment_until=0.0,
-            independent_start=learning.independent_start and prior.empty and joint.empty,
         )
         anew = self.config.full_starts and not self.labels and not learning.independent_start
         seeded = anew or (prior.empty and joint.empty)
