@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from sklearn.metrics import adjusted_mutual_info_score
 from torch import Tensor
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
@@ -80,6 +79,8 @@ def _start(
     Returns:
         Whether there is such a direction.
     """
+    from sklearn.metrics import adjusted_mutual_info_score  # heavy, and needed only here
+
     loc, scale = (part.cpu().numpy() for part in _encoded(model, x))
     mean, variance = loc, np.square(scale)
     found, size = IndependentComponents.of(mean, variance, seed), model.num_components[factor]
