@@ -19,7 +19,7 @@ from pyro_fmvae.distributions.natural_distribution import natural_class
 from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.calls import OutOfRangeError
 from pyro_fmvae.infer.elbo.density import dtype_of, expectations, log_density
-from pyro_fmvae.infer.elbo.enumerated import units_of
+from pyro_fmvae.infer.elbo.enumerated import enum_dim, units_of
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Expects, Moments, Squares, expectation_of
 from pyro_fmvae.infer.elbo.formulas import by_formula
@@ -116,12 +116,16 @@ class ExpectedDensities:
                 f"{tuple(fn.event_shape)} can't be computed ({error})"
             ) from error
         shape = torch.broadcast_shapes(density.shape, fn.batch_shape)
-        if isinstance(density, Lazy):
-            outer = shape[: max(len(shape) - self._program.plates, 0)].numel()
-            density = evaluate(density, shape, narrow if outer > 1 else widest(density.device))
         density = density.expand(shape)
         if is_validation_enabled():
             check_site_shape({**site, "log_prob": density}, self._program.plates)
+        if isinstance(density, Lazy):
+            outer = shape[: max(len(shape) - self._program.plates, 0)].numel()
+            known: Any = density
+            is_single = outer == 1 and enum_dim(site) is None
+            if is_single and site["mask"] is None and not torch.as_tensor(site["scale"]).dim():
+                known, shape = density.sum(), torch.Size()  # of data first: their products do not change
+            density = evaluate(known, shape, narrow if outer > 1 else widest(density.device))
         return density
 
     def is_at_draw(self, name: str) -> bool:

@@ -194,6 +194,16 @@ def contract(operands: list[tuple[Tensor, tuple[int, ...]]], factor: float, name
         operands[0] = operands[0][0] * factor, operands[0][1]
     if all(name < 0 for _, own in operands for name in own):
         return math.prod((place(*o, names) for o in operands[1:]), start=place(*operands[0], names))
+    *others, (last, own) = operands
+    if names and set(names) < set(own) <= {name for _, each in others for name in each}:
+        # einsum would end in a product of matrices of one row or column each, one for each row of data.
+        product = _einsum(others, own) if len(others) > 1 else place(*others[0], own)
+        total = (product * last).sum([own.index(name) for name in own if name not in names])
+        return place(total, [name for name in own if name in names], names)
+    return _einsum(operands, names)
+
+
+def _einsum(operands: list[tuple[Tensor, tuple[int, ...]]], names: Sequence[int]) -> Tensor:
     letters = {name: chr(97 + i) for i, name in enumerate({name: 0 for _, own in operands for name in own})}
     inputs = ",".join("".join(letters[name] for name in own) for _, own in operands)
     output = "".join(letters[name] for name in names)

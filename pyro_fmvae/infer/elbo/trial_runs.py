@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyro.poutine as poutine
 import torch
@@ -26,7 +27,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.density import device_of, dtype_of
 from pyro_fmvae.infer.elbo.enumerated import Enumerated, enum_dim, is_discrete, is_latent, values_of
-from pyro_fmvae.infer.elbo.lazy import CONSTANTS, Lazy, Sampled, asked_by_a_distribution, in_words
+from pyro_fmvae.infer.elbo.lazy import CONSTANTS, Lazy, Sampled, asked_by_a_distribution, in_words, shapes_of
 from pyro_fmvae.infer.elbo.operations import NUMBER_WANTED, uncompiled
 from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
 
@@ -362,6 +363,10 @@ def _tables(sites: Mapping[str, Site], uses: _Followed) -> dict[str, Tensor]:
         return {name: _density(site) for name, site in sites.items()}
 
 
+_checked: Any = WeakKeyDictionary()
+"""Model → the shapes of arguments that it was checked with, by its guide for instance."""
+
+
 def check_discrete(model: Any, args: Any, kwargs: Any, sites: Mapping[str, Site]) -> None:
     """Refuse a model whose discrete sites can't be summed out point by point.
 
@@ -376,8 +381,15 @@ def check_discrete(model: Any, args: Any, kwargs: Any, sites: Mapping[str, Site]
     trial = _Trial(model, args, kwargs, sites)
     if not trial.discrete or is_recorded():
         return
-    with torch.no_grad():
-        trial.on_few_points(_check)
+    try:
+        checked = _checked.setdefault(model, set())
+    except TypeError:  # a model without a hash
+        checked = set()
+    structure = torch.get_default_dtype(), shapes_of((args, kwargs))
+    if structure not in checked:
+        with torch.no_grad():
+            trial.on_few_points(_check)
+        checked.add(structure)
 
 
 def _check(trial: _Trial, values: dict[str, Tensor]) -> None:

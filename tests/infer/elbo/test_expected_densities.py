@@ -1,10 +1,14 @@
 """Expected log-densities of single sites: where they have no draws, and how exact they are."""
 
+from contextlib import nullcontext
+
 import pyro
 import pyro.distributions as dist
+import pyro.poutine as poutine
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 
 from pyro_fmvae.distributions import NaturalNormal
 from pyro_fmvae.infer import AutoConjugate, NaturalPosterior, TraceConjugate_ELBO
@@ -80,3 +84,58 @@ def test_squares_of_sums_with_many_sites_are_those_spelt_out(structured, monkeyp
         moves = [p.moves for p in guide.parameters()]
         found.append((loss, slopes, moves))
     assert_close(found[0], found[1], rtol=1e-11, atol=1e-11)
+
+
+N, D = 500, 16
+
+
+def regression(prior):
+    source = torch.Generator().manual_seed(0)
+    x = torch.randn(N, D, generator=source)
+    y = x.sum(-1) + torch.randn(N, generator=source)
+
+    def model(x, y, mask=None):
+        w = pyro.sample("w", prior())
+        p = pyro.sample("p", dist.Gamma(2.0, 2.0))
+        with pyro.plate("n", N), nullcontext() if mask is None else poutine.mask(mask=mask):
+            pyro.sample("y", dist.Normal(x @ w, p.rsqrt()), obs=y)
+
+    return model, x, y
+
+
+def independent():
+    return dist.Normal(torch.zeros(D), 3.0).to_event(1)
+
+
+def correlated():
+    return dist.MultivariateNormal(torch.zeros(D), 9 * torch.eye(D))
+
+
+def loss_and_gradients(model, guide, *args):
+    loss = TraceConjugate_ELBO().differentiable_loss(model, guide, *args)
+    return loss, torch.autograd.grad(loss, list(guide.parameters()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("prior", [independent, correlated])
+def test_sum_is_that_of_the_points(prior, dtype):
+    """A mask that leaves nothing out makes the densities of all points."""
+    torch.set_default_dtype(dtype)
+    model, x, y = regression(prior)
+    guide = AutoConjugate(model)
+    guide(x, y)
+    summed = loss_and_gradients(model, guide, x, y)
+    by_point = loss_and_gradients(model, guide, x, y, torch.ones(N, dtype=torch.bool))
+    assert_close(summed, by_point, rtol=1e-6, atol=1e-3, check_dtype=False)
+
+
+@pytest.mark.parametrize("prior", [independent, correlated])
+def test_data_are_added_up_once(prior):
+    """One product of matrices [D, N] and [N, D], for the loss and its gradient together."""
+    model, x, y = regression(prior)
+    guide = AutoConjugate(model)
+    guide(x, y)
+    loss_and_gradients(model, guide, x, y)
+    with FlopCounterMode(display=False) as counter:
+        loss_and_gradients(model, guide, x, y)
+    assert 2 * N * D**2 <= counter.get_total_flops() < 3 * N * D**2

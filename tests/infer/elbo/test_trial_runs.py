@@ -11,6 +11,7 @@ from torch.nn.functional import dropout, one_hot, pad
 
 from pyro_fmvae.distributions import NaturalDirichlet, NaturalNormal
 from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo import trial_runs
 from pyro_fmvae.optim import NaturalGradient
 
 K = 2
@@ -404,3 +405,22 @@ def test_trials_leave_random_numbers_alone():
     after = torch.rand(1)
     torch.manual_seed(1)
     assert torch.rand(1) == after
+
+
+def test_a_first_step_tries_a_model_once(monkeypatch):
+    """Once for the guide and the bound together; again for arguments of other shapes, not of the same."""
+    tried = []
+    monkeypatch.setattr(trial_runs, "_check", lambda trial, values: tried.append(trial))
+
+    def model(x):
+        locs = pyro.sample("locs", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Categorical(torch.ones(2)), infer={"enumerate": "parallel"})
+            pyro.sample("x", dist.Normal(locs[z], 1.0), obs=x)
+
+    counts = []
+    for size in (8, 8, 9):
+        elbo, guide = TraceConjugate_ELBO(), AutoConjugate(model)
+        elbo.differentiable_loss(model, guide, torch.randn(size))
+        counts.append(len(tried))
+    assert counts == [1, 1, 2]
