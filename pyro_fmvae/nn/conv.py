@@ -190,8 +190,10 @@ class ConvDecoder(nn.Module):
         batch_shape = z.shape[:-1]
         channels_last = self.linear(z).reshape(batch_shape.numel(), *self.neck)
         squares = self.convolutions(channels_last.movedim(-1, 1)).to(self.linear.weight.dtype)
-        parts = self.canvas.lift(squares).unflatten(1, (self.outputs, self.canvas.colours)).movedim(2, -1)
-        return parts.reshape(*batch_shape, self.outputs, *self.canvas.event_shape).contiguous()
+        images = self.canvas.lift(squares).movedim(1, -1)  # [N, H, W, outputs · C], as it lies in memory
+        parts = images.unflatten(-1, (self.outputs, self.canvas.colours)).unbind(-2)
+        stacked = torch.stack(parts, 1)  # whose gradient goes back in long runs, unlike that of movedim
+        return stacked.reshape(*batch_shape, self.outputs, *self.canvas.event_shape)
 
 
 class _ConvTranspose2d(nn.ConvTranspose2d):
@@ -200,4 +202,6 @@ class _ConvTranspose2d(nn.ConvTranspose2d):
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         assert self.bias is not None and isinstance(self.padding, tuple) and output_size is None
         out = conv_transpose2d(input, self.weight, None, self.stride, self.padding, self.output_padding)
-        return out + self.bias.to(out.dtype)[:, None, None]
+        rows = out.movedim(1, -1).flatten(-2)  # [N, H, W · C]: one long run of numbers for each row of pixels
+        rows = rows + self.bias.to(out.dtype).repeat(out.shape[-1])
+        return rows.unflatten(-1, (out.shape[-1], out.shape[1])).movedim(-1, 1)

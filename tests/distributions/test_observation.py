@@ -37,3 +37,16 @@ def test_decoders_with_another_number_of_outputs(kind, shape):
     for function in (kind(1), kind(1).mean, kind(1).std):
         with pytest.raises(ValueError, match=expected):
             function(torch.zeros(shape))
+
+
+def test_pixels_have_the_density_and_gradients_of_a_normal_distribution():
+    observation, x = GaussianObservation(2, 0.1, 0.5), torch.randn(7, 4, 3, dtype=torch.float64)
+    features = torch.randn(5, 7, 2, 4, 3, dtype=torch.float64, requires_grad=True)
+    x.requires_grad_()
+    mean, std = observation.mean(features), observation.std(features)
+    plain = torch.distributions.Normal(mean, std).log_prob(x).sum((-2, -1))
+    found = observation(features).log_prob(x)
+    assert_close(found, plain)
+    weights = torch.randn(5, 7, dtype=torch.float64)
+    inputs = features, x
+    assert_close(torch.autograd.grad(found, inputs, weights), torch.autograd.grad(plain, inputs, weights))
