@@ -23,6 +23,7 @@ from pyro_fmvae.figures import Factors
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.recipes.factor_pictures import factors_of_run
 from pyro_fmvae.runs.model_file import is_model_file
+from pyro_fmvae.runs.pages.prototypes import prototypes
 from pyro_fmvae.runs.run import FIGURES, Run, resolve_device
 
 Frames = list[np.ndarray]
@@ -84,6 +85,15 @@ def _clusters(request: Request) -> Figure:
     return figures.clusters(request.factors, factor, seed=request.seed, **request.numbers)
 
 
+def _nearest(request: Request) -> Figure:
+    """The components of a factor, beside their nearest training pictures."""
+    (factor,) = request.chosen(1)
+    rows = request.run.load_data(request.data_root).train
+    (found,) = prototypes(request.run, request.model, rows, [factor])
+    pictures = {one.component: shown / 255 for one, shown in found}
+    return figures.nearest_pictures(request.factors, factor, pictures)
+
+
 def _traversal(request: Request) -> Frames:
     (factor,) = request.chosen(1)
     numbers = {"bases" if name == "rows" else name: value for name, value in request.numbers.items()}
@@ -113,6 +123,7 @@ DRAWINGS: Final[dict[str, Drawing]] = {
         lambda asked: figures.spread(asked.factors, seed=asked.seed, **asked.numbers), ("rows",)
     ),
     "clusters": Drawing(_clusters, ("factors", "draws", "most"), count=1),
+    "nearest": Drawing(_nearest, ("factors", "data_root"), count=1),
     "pairs": Drawing(_pairs, ("factors", "draws", "most", "hold"), count=2),
     "traversal": Drawing(_traversal, ("factors", "rows", "most"), count=1, ending=".gif"),
     "factors": Drawing(
@@ -138,7 +149,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--draws", type=int | None, help="of clusters and pairs: draws of z per mean")
     parser.add_argument("--most", type=int | None, help="components shown of a factor, the most used ones")
     parser.add_argument("--hold", type=str | None, help="of pairs: components of other factors: hat=1,6=3")
-    parser.add_argument("--data-root", type=str | None, help="of information: folder of published data sets")
+    parser.add_argument(
+        "--data-root", type=str | None, help="of information and nearest: where published data are"
+    )
     add_seed(parser)
     add_device(parser)
 

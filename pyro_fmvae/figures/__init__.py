@@ -21,6 +21,7 @@ from pyro_fmvae.figures.grids import reconstructions, sample_grid
 from pyro_fmvae.figures.interpolation import spike_toggles, value_sweeps
 from pyro_fmvae.figures.matrix import property_matrix
 from pyro_fmvae.figures.measures import measure_curves
+from pyro_fmvae.figures.nearest import nearest_pictures
 from pyro_fmvae.figures.page import save
 from pyro_fmvae.figures.pairs import pair_grid
 from pyro_fmvae.figures.recovered_units import parameter_table, recovered_units
@@ -46,6 +47,7 @@ __all__ = [
     "dictionary",
     "em_curves",
     "measure_curves",
+    "nearest_pictures",
     "pair_grid",
     "parameter_table",
     "property_matrix",

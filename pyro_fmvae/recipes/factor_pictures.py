@@ -1,6 +1,8 @@
 """A factorial mixture VAE as figures of factors take it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -14,6 +16,7 @@ from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.recipes.pictures import TRAINING, reconstructions
 from pyro_fmvae.recipes.recipe import Recipe
 
+MOST_PAIRS, PAIR_DRAWS = 6, 10
 _UNITS = {Kind.TABLE: "standardised value", Kind.COUNTS: "count", Kind.BINARY: "probability"}
 
 
@@ -57,9 +60,9 @@ def factors_of(
 
 def factors_of_run(recipe: Recipe[Any], model: FactorialMixtureVAE) -> figures.Factors:
     """A run's model as figures of factors take it, with names of labels and values, and the data's pixels."""
-    names = [recipe.label_names[i] for i in recipe.labelled]
+    names = recipe.factor_names
     values = [recipe.component_names(factor) for factor in range(len(recipe.factors))]
-    return factors_of(model, names, values, recipe.preprocessing)
+    return replace(factors_of(model, names, values, recipe.preprocessing), labelled=len(recipe.labelled))
 
 
 def factor_figures(
@@ -74,12 +77,25 @@ def factor_figures(
         drawn["reconstructions"] = reconstructions(recipe, model, rows)
         drawn["samples"] = figures.sample_grid(factors.decode_all(model.sample_latent(64)), 8, 8)
         drawn["spread"] = figures.spread(factors)
+        drawn |= _pairs(factors)
         if factors.labelled and default_choice(factors):
             drawn["attributes"] = figures.attribute_grid(factors)
     elif recipe.preprocessing.decoded_shape[0] <= MOST_COLUMNS:
         numbered = [f"column {number + 1}" for number in range(recipe.preprocessing.decoded_shape[0])]
         columns = recipe.preprocessing.decoded_columns or numbered
         drawn["columns"] = figures.column_means(factors, columns, _UNITS[recipe.preprocessing.kind])
+    return drawn
+
+
+def _pairs(factors: figures.Factors) -> dict[str, Figure]:
+    """Grids of pairs of factors without labels that are in use, at most 6; all others are held."""
+    typical = {factor: int(factors.order(factor)[0]) for factor in range(len(factors.sizes))}
+    free = [i for i in range(factors.labelled, len(factors.sizes)) if int(factors.used(i).sum()) > 1]
+    pairs = list(combinations(free, 2))[:MOST_PAIRS]
+    drawn = {}
+    for i, j in pairs:
+        held = {factor: k for factor, k in typical.items() if factor not in (i, j)}
+        drawn[f"pairs-{i}-{j}"] = figures.pair_grid(factors, i, j, draws=PAIR_DRAWS, held=held)
     return drawn
 
 

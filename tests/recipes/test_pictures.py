@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 from pyro_fmvae import figures
 from pyro_fmvae.data import Dataset, Kind, PatchTransform, Preprocessing, Split
 from pyro_fmvae.recipes import code_pictures, configure, factors_of, vsc
-from pyro_fmvae.recipes.factor_pictures import factors_of_run
+from pyro_fmvae.recipes.factor_pictures import _pairs, factors_of_run
 from pyro_fmvae.runs import report
 from pyro_fmvae.runs.run import Run
+from tests.figures.generator import Generator, grid
 from tests.small_runs import Killed, kill, metrics, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -66,6 +67,9 @@ def opened(folder: Path):
 def test_figures_of_a_finished_run(folders, kind):
     labelled = KINDS[kind][1]
     names = IMAGES | ({"attributes"} if labelled else set())
+    if kind == "grey":
+        factors = factors_of_run(Run.open(folders[kind]).recipe, opened(folders[kind])[1])
+        names |= {"pairs-0-1"} if all(factors.used(i).sum() > 1 for i in (0, 1)) else set()
     expected = {"training", "columns"} if labelled is None else names
     if Run.open(folders[kind]).labelled:
         expected |= {"confusion"}
@@ -259,3 +263,14 @@ def test_examples_without_an_active_latent_are_not_swept(folders, tmp_path, monk
 @pytest.mark.parametrize(("names", "expected"), [((), "1"), (((), ("no", "yes")), "yes"), (((), ()), "1")])
 def test_values_of_every_label_have_their_names(names, expected):
     assert code_pictures.value_name(names, 1, 1) == expected
+
+
+def test_pairs_of_factors_without_labels_hold_all_others():
+    shares = [torch.ones(2), torch.ones(3), torch.tensor([1.0, 0, 0, 0, 0]), torch.ones(2), torch.ones(3)]
+    generator = Generator((2, 3, 5, 2, 3))
+    factors = generator.factors(shares=shares, labelled=1)
+    drawn = _pairs(factors)
+    assert list(drawn) == ["pairs-1-3", "pairs-1-4", "pairs-3-4"]  # one of factor 2 alone is in use
+    cells = grid(drawn["pairs-1-4"])
+    assert cells.shape[:2] == (3, 3)
+    np.testing.assert_allclose(cells[1, 2, 0], [0, 1 / 3, 0, 0, 2 / 3], atol=1e-7)

@@ -1,5 +1,6 @@
 """Training points that are typical of the components of factors."""
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -35,16 +36,19 @@ class Prototype(NamedTuple):
     """Indices of the points, int64 [n], the most typical first."""
 
 
-def prototypes(run: Run, model: Any, rows: Split) -> list[list[tuple[Prototype, np.ndarray]]]:
+def prototypes(
+    run: Run, model: Any, rows: Split, factors: Sequence[int] | None = None
+) -> list[list[tuple[Prototype, np.ndarray]]]:
     """Find the training pictures that are most typical of each component.
 
     Args:
         run: of images, with factors.
         model: as trained.
         rows: training points, of which the first `POINTS` are looked at.
+        factors: by number; the first `FACTORS` of them if left out.
 
     Returns:
-        For each of the first `FACTORS` factors, its components as :func:`of_factor` gives them, at most
+        For each factor its components as :func:`of_factor` gives them, at most
         `COMPONENTS`, with their pictures, uint8 [n, H, W] or [n, H, W, 3].
 
     Raises:
@@ -53,7 +57,7 @@ def prototypes(run: Run, model: Any, rows: Split) -> list[list[tuple[Prototype, 
     device = next(model.parameters()).device
     rows = rows.select(torch.arange(min(POINTS, len(rows))))
     encoded = encode_rows(run.recipe, model, in_order(rows, device))
-    shown = range(min(FACTORS, len(run.recipe.factors)))
+    shown = range(min(FACTORS, len(run.recipe.factors))) if factors is None else factors
     return [
         [(one, _pictures(run, rows, one)) for one in of_factor(run, encoded, factor)[:COMPONENTS]]
         for factor in shown

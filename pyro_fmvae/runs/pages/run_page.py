@@ -30,6 +30,7 @@ CAPTIONS: Final = {
     "components": "What each component's mean decodes to, from the most to the least used.",
     "factors": "In each row a drawn picture, then the same with one factor at a time drawn anew.",
     "attributes": "Drawn pictures by the values of labels.",
+    "pairs": "Mean pictures by the components of two factors without labels; all others are held.",
     "samples": "Drawn from the model.",
     "spread": "Means and standard deviations of drawn pictures.",
     "dictionary": "The units, from the most to the least active.",
@@ -108,7 +109,8 @@ def picture(run: Run, name: str, caption: str | None = None) -> str:
     path = run.folder / FIGURES / f"{name}.png"
     if not path.is_file():
         return ""
-    text = CAPTIONS.get(name, name) if caption is None else caption
+    kind = name if name in CAPTIONS else name.partition("-")[0]  # of pairs-2-3
+    text = CAPTIONS.get(kind, name) if caption is None else caption
     return markup.figure(path.read_bytes(), name.replace("-", " "), text, chart=name in CHARTS)
 
 
