@@ -1,5 +1,6 @@
 """A run that is explored: its model, its training data, and what was computed of them."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pyro_fmvae.data.own.row_names import ROW, RowNames, row_names
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.recipes.pictures import as_pixels
 from pyro_fmvae.runs.by_batches import encode_rows, in_order
-from pyro_fmvae.runs.factor_names import rename, values_of
+from pyro_fmvae.runs.factor_names import rename, rename_all, values_of
 from pyro_fmvae.runs.loading import load
 from pyro_fmvae.runs.named_columns import named_columns
 from pyro_fmvae.runs.pages.prototypes import POINTS
@@ -84,11 +85,38 @@ class Exploration:
         size = self.run.recipe.num_values[factor]
         return [(str(name), k) for k, name in enumerate(values_of(factor, np.arange(size), self.run))]
 
+    @property
+    def factors(self) -> list[tuple[str, int]]:
+        """Names of the factors, and their numbers."""
+        return [(name, factor) for factor, name in enumerate(self.run.factor_names)]
+
     def rename(self, factor: int, component: int, name: str) -> None:
         """Give a component a name: see :func:`~pyro_fmvae.runs.factor_names.rename`."""
         self.check_folder()
         value = component % self.run.recipe.num_values[factor]
         self.trained.run = rename(self.run, factor, value, name)
+
+    def name_factor(self, factor: int, own: str, components: Sequence[int], values: str) -> None:
+        """Name a factor and its components.
+
+        Args:
+            factor: by number.
+            own: its name, empty for none; that of its label where it was trained on one.
+            components: by number.
+            values: their names in this order, with commas between them; those left out have none.
+
+        Raises:
+            ValueError: more names than components, or one that is not possible: see
+                :func:`~pyro_fmvae.runs.factor_names.rename_all`.
+        """
+        self.check_folder()
+        texts = [text.strip() for text in values.split(",")]
+        if len(texts) > len(components):
+            raise ValueError(f"values: expected at most {len(components)} names, got {len(texts)}")
+        size = self.run.recipe.num_values[factor]
+        names = dict.fromkeys((k % size for k in components), "")
+        names |= {k % size: text for k, text in zip(components, texts, strict=False) if text != str(k)}
+        self.trained.run = rename_all(self.run, factor, own, names)
 
     def check_folder(self) -> None:
         """Raise ValueError if nothing can be kept with the run: its folder is no more, or it is one file."""

@@ -9,6 +9,7 @@ from pyro_fmvae.explorer.label_session import LabelSession
 from pyro_fmvae.explorer.tabs.clusters_tab import clusters_tab
 from pyro_fmvae.explorer.tabs.common import plain
 from pyro_fmvae.explorer.tabs.edit_tab import edit_tab
+from pyro_fmvae.explorer.tabs.factors_tab import factors_tab
 from pyro_fmvae.explorer.tabs.generate_tab import generate_tab
 from pyro_fmvae.explorer.tabs.labels_tab import labels_tab
 from pyro_fmvae.explorer.tabs.outliers_tab import outliers_tab
@@ -21,7 +22,8 @@ THEME: Final = gr.themes.Default(
 """Fonts of the reader's machine."""
 STYLE: Final = """
 .gradio-container main { width: 100%; max-width: 1180px; margin: 0 auto; }
-.grid-wrap { max-height: none !important; }
+.grid-wrap { max-height: none !important; min-height: 0 !important; }
+.block .empty { min-height: 3rem !important; height: auto !important; }
 .pictures-10 .grid-container { grid-template-columns: repeat(10, minmax(0, 1fr)) !important; }
 #clusters .grid-wrap { max-height: 352px !important; overflow-y: auto; }
 .pictures-1 .grid-container { grid-template-columns: minmax(0, 300px) !important; }
@@ -44,6 +46,9 @@ def layout(explored: Exploration) -> gr.Blocks:
     title = run.folder.resolve().name
     with gr.Blocks(title=title, analytics_enabled=False) as page:
         gr.Markdown(f"# {plain(title)}\n{run.recipe.title}, {describe_data(run)}")
+        if run.factorial:
+            with gr.Tab("Factors"):
+                factors_tab(explored, page)
         with gr.Tab("Generate"):
             generate_tab(explored, page)
         if run.factorial:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Final, Generic
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.recipes.options import Options
+
+OWN_NAMES: Final = -1
+"""The key, among factors, of the names of factors themselves."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Recipe(ABC, Generic[Options]):
         num_data: N, points in the training set.
         label_names: one per label column of the data set, those that are trained on first.
         value_names: per label column, names of its values; empty where they are numbers.
-        given_names: factor → component → the name that a person gave it.
+        given_names: factor → component → the name that a person gave it; and `OWN_NAMES` → factor → its name.
     """
 
     config: Options
@@ -112,9 +115,10 @@ class Recipe(ABC, Generic[Options]):
 
     @property
     def factor_names(self) -> tuple[str, ...]:
-        """Name of each factor: its label, or its number, as in codes."""
+        """Name of each factor: its label, the name that a person gave it, or its number, as in codes."""
         trained = tuple(self.label_names[factor] for factor in self.labelled)
-        return (*trained, *(f"factor {factor}" for factor in range(len(trained), len(self.factors))))
+        given, free = self.given_names.get(OWN_NAMES, {}), range(len(trained), len(self.factors))
+        return (*trained, *(given.get(factor, f"factor {factor}") for factor in free))
 
     def value_text(self, column: int, value: int) -> str:
         """Name of a value of a label column: the number itself where values have no names."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pyro_fmvae import checkpoint
 from pyro_fmvae.runs.config_file import COMPONENT_NAMES, DERIVED, read_values, without_places
 from pyro_fmvae.runs.encoder_file import ONNX, PROGRAM, write_encoder
+from pyro_fmvae.runs.given_names import as_json
 from pyro_fmvae.runs.model_file import ENDING, is_model_file, read_model, write_model
 from pyro_fmvae.runs.pages.model_card import model_card
 from pyro_fmvae.runs.run import Run
@@ -18,7 +19,7 @@ CARD: Final = ".md"
 def _write_model(run: Run, model: Any, path: Path) -> None:
     exported = is_model_file(run.folder)
     values = read_model(run.folder)["config"] if exported else read_values(run.folder)
-    derived = {**values[DERIVED], COMPONENT_NAMES: run.recipe.given_names}
+    derived = {**values[DERIVED], COMPONENT_NAMES: as_json(run.recipe.given_names)}
     values = {**values, **without_places(run.config).to_dict(), DERIVED: derived}
     write_model(path, json.loads(json.dumps(values)), model_card(run), model.state_dict())
 

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from pyro_fmvae.recipes.recipe import OWN_NAMES
 from pyro_fmvae.runs.given_names import check_component, check_name, read_names, write_names
 from pyro_fmvae.runs.run import Run
 
@@ -17,7 +18,7 @@ Settings: TypeAlias = Mapping[str | int, str | int]
 
 
 def factor_number(argument: str, text: str, run: Run) -> int:
-    """Find a factor by its number, or by the name of the label it was trained on.
+    """Find a factor by its number, by the name of the label it was trained on, or by the one it was given.
 
     Args:
         argument: name of the argument in messages.
@@ -28,9 +29,9 @@ def factor_number(argument: str, text: str, run: Run) -> int:
         ValueError: there is no such factor.
     """
     count = len(run.recipe.factors)
-    names = [run.label_names[factor] for factor in run.labelled]
+    names = {name: i for i, name in enumerate(run.factor_names) if name != f"factor {i}"}
     if text in names:
-        return names.index(text)
+        return names[text]
     if text.isdecimal() and int(text) < count:
         return int(text)
     listed = f" or one of {', '.join(names)}" if names else ""
@@ -144,15 +145,49 @@ def rename(run: Run, factor: int, component: int, name: str) -> Run:
         FileNotFoundError: the folder is no more.
         ValueError: there is no such component, or it cannot have this name.
     """
-    sizes, name = run.recipe.num_values, name.strip()
-    check_component(sizes, factor, component)
+    return rename_all(run, factor, None, {component: name})
+
+
+def rename_all(run: Run, factor: int, own: str | None, components: Mapping[int, str]) -> Run:
+    """Give a factor and some of its components names, all of them or none; an empty one takes a name away.
+
+    Args:
+        run: the run.
+        factor: by number.
+        own: the factor's name; None leaves it as it is.
+        components: component, by number → its name.
+
+    Returns:
+        The run with all names that its folder has now.
+
+    Raises:
+        FileNotFoundError: the folder is no more.
+        ValueError: there is no such factor or component, it cannot have this name, or ``own`` is not the
+            label of a factor that was trained on one.
+    """
+    sizes = run.recipe.num_values
+    check_component(sizes, factor, *components)
     names = {one: dict(of_factor) for one, of_factor in read_names(run.folder, sizes).items()}
-    names.setdefault(factor, {}).pop(component, None)
-    if name:
-        check_name(name, component)
-        if name in component_names(factor, _named(run, names)):
-            raise ValueError(f"name: another component of the factor is called '{name}' already")
-        names[factor][component] = name
+    of_factor, of_factors = names.setdefault(factor, {}), names.setdefault(OWN_NAMES, {})
+    for component in components:
+        of_factor.pop(component, None)
+    for component, name in components.items():
+        if name := name.strip():
+            check_name(name, component)
+            if name in component_names(factor, _named(run, names)):
+                raise ValueError(f"name: another component of the factor is called '{name}' already")
+            of_factor[component] = name
+    if own is not None:
+        of_factors.pop(factor, None)
+        present = _named(run, names).factor_names
+        if (own := own.strip()) and own != present[factor]:
+            check_name(own, factor)
+            if factor in run.labelled:
+                raise ValueError(f"name: factor {factor} has that of its label, '{present[factor]}'")
+            if own in present:
+                raise ValueError(f"name: another factor is called '{own}' already")
+            of_factors[factor] = own
+    names = {one: of for one, of in names.items() if of}
     write_names(run.folder, names)
     return _named(run, names)
 

@@ -1,4 +1,4 @@
-"""Names that a person gives to components: the file ``names.json`` in a run's folder."""
+"""Names that a person gives to factors and components: the file ``names.json`` in a run's folder."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyro_fmvae import checkpoint
+from pyro_fmvae.recipes.recipe import OWN_NAMES
 from pyro_fmvae.untrusted import check_printable, check_type, read_json
 
 NAMES: Final = "names.json"
+FACTORS: Final = "factors"
+"""Key of the names of factors themselves in that file."""
 LONGEST: Final = 60
 """Characters of a name."""
 RESERVED: Final = ",=*"
 """Characters by which a command line parts codes and settings."""
 
 Names = Mapping[int, Mapping[int, str]]
-"""Factor → component → its name."""
+"""Factor → component → its name; and `OWN_NAMES` → factor → its name."""
 
 
 def read_names(folder: Path, sizes: Sequence[int]) -> Names:
@@ -38,9 +41,16 @@ def read_names(folder: Path, sizes: Sequence[int]) -> Names:
 def parse_names(found: Any, sizes: Sequence[int]) -> Names:
     """Names as JSON has them, with their numbers; arguments and errors as for :func:`read_names`."""
     check_type(NAMES, found, dict[str, dict[str, str]])
-    names = {int(factor): {int(k): name for k, name in of.items()} for factor, of in found.items()}
+    names = {
+        OWN_NAMES if factor == FACTORS else int(factor): {int(k): name for k, name in of.items()}
+        for factor, of in found.items()
+    }
     for factor, of_factor in names.items():
-        check_component(sizes, factor, *of_factor)
+        if factor == OWN_NAMES:
+            for named in of_factor:
+                check_component(sizes, named)
+        else:
+            check_component(sizes, factor, *of_factor)
         for component, name in of_factor.items():
             check_name(name, component)
     return names
@@ -52,8 +62,13 @@ def write_names(folder: Path, names: Names) -> None:
     Raises:
         FileNotFoundError: there is no such folder.
     """
-    content = json.dumps(names, indent=1, ensure_ascii=False) + "\n"
+    content = json.dumps(as_json(names), indent=1, ensure_ascii=False) + "\n"
     checkpoint.write_atomically(folder / NAMES, lambda path: path.write_text(content, encoding="utf-8"))
+
+
+def as_json(names: Names) -> dict[str, Mapping[int, str]]:
+    """Names as :func:`parse_names` takes them."""
+    return {FACTORS if one == OWN_NAMES else str(one): of for one, of in names.items()}
 
 
 def check_component(sizes: Sequence[int], factor: int, *components: int) -> None:

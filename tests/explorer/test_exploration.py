@@ -9,11 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from pyro_fmvae.checkpoint import alone
 from pyro_fmvae.explorer import serve
 from pyro_fmvae.explorer.cluster_views import DRAWN, clusters, draws_of
 from pyro_fmvae.explorer.exploration import ENLARGED, Exploration
+from pyro_fmvae.explorer.factor_views import example, factor_view
+from pyro_fmvae.explorer.generation import movable
 from pyro_fmvae.explorer.outlier_ranking import rank, scores_of
 from pyro_fmvae.runs.run import Run
 from tests.explorer.explored_runs import PICTURES, POISON, SIDE
@@ -65,6 +68,53 @@ def test_clusters_come_by_share_with_members_of_theirs(explored):
     for one in found:
         assert (run.encoded["codes"][one.rows, 1] == one.component).all()
         assert len(draws_of(run, 1, one.component)) == DRAWN
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("kind", ["pictures", "table"])
+def test_views_of_a_factor_differ_in_its_component_alone(explored, kind, seed):
+    run = explored[kind]
+    point = example(run, seed)
+    for factor in movable(run):
+        view = factor_view(run, point, factor)
+        assert view.components == sorted(one.component for one in clusters(run, factor))
+        assert len(view.x) == len(view.notes) == len(view.components)
+        for component, x, note in zip(view.components, view.x, view.notes, strict=True):
+            name = dict((k, text) for text, k in run.choices(factor))[component]
+            assert note.startswith(f"{run.run.factor_names[factor]}: {name} (") and note.endswith("%)")
+            if kind == "pictures":
+                model, size = run.trained.model, run.trained.model.dim
+                z = torch.from_numpy(point.z).clone()
+                group = next(group for group in model.factor_groups() if factor in group.factors)
+                mean = group.locations()[group.factors.index(factor)][component]
+                z[0, factor * size : (factor + 1) * size] = mean
+                torch.testing.assert_close(x, run.run.recipe.decode(model, z)[0])
+
+
+def test_a_factor_and_its_components_are_named_together(folders, tmp_path):
+    explored = Exploration(Path(shutil.copytree(folders["pictures"], tmp_path / "run")), device="cpu")
+    explored.name_factor(1, "stripes", [0, 1, 2], "none, 1, many")
+    assert explored.run.factor_names == ("side", "stripes")
+    assert explored.choices(1) == [("none", 0), ("1", 1), ("many", 2)]
+    assert factor_view(explored, example(explored), 1).notes[0].startswith("stripes: ")
+    assert Run.open(explored.run.folder).factor_names == ("side", "stripes")
+    assert explored.trained.sample(2, codes={"stripes": "many"})["codes"][:, 1].tolist() == [2, 2]
+    explored.name_factor(1, "stripes", [0, 1, 2], "many, none")  # they change places
+    assert explored.choices(1) == [("many", 0), ("none", 1), ("2", 2)]
+    kept = (explored.run.folder / "names.json").read_text()
+    for own, values, message in (
+        ("side", "", "name: another factor is called 'side' already"),
+        ("stripes", "a, a", "name: another component of the factor is called 'a' already"),
+        ("stripes", "a, b, c, d", "values: expected at most 3 names, got 4"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            explored.name_factor(1, own, [0, 1, 2], values)
+    with pytest.raises(ValueError, match="name: factor 0 has that of its label, 'side'"):
+        explored.name_factor(0, "half", [0, 1], "")
+    assert (explored.run.folder / "names.json").read_text() == kept
+    explored.name_factor(1, "", [0, 1, 2], "")
+    assert explored.run.factor_names == ("side", "factor 1")
+    assert json.loads((explored.run.folder / "names.json").read_text()) == {}
 
 
 def test_a_new_name_is_everywhere_and_kept(folders, tmp_path):

@@ -74,7 +74,7 @@ class Visitor:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.address = address
         self.page.goto(address)
-        self.sees("#draws img, #draws [role=gridcell]")
+        self.sees(":is([id^=factor-], #draws) :is(img, [role=gridcell])")
 
     @property
     def hosts(self):
@@ -138,12 +138,39 @@ def visitor(pictures, browser):
     assert found.hosts == {"127.0.0.1"} and found.complaints == []
 
 
+def test_factors_come_first_and_are_named(folders, browser, tmp_path_factory):
+    folder = copied(folders, "pictures", tmp_path_factory)
+    with served(folder) as address:
+        visitor = Visitor(browser, address)
+        visitor.sees("#factor-0 .caption-label", "side: left")
+        visitor.sees("#factor-1 .caption-label", "factor 1: ")
+        visitor.write("#factor-name-1", "stripes")
+        visitor.write("#factor-values-1", "none, few, many, more")
+        visitor.click("#keep-names-1")
+        assert "expected at most" in visitor.error()
+        visitor.write("#factor-values-1", "none")
+        visitor.click("#keep-names-1")
+        visitor.sees("#factor-1 .caption-label", "stripes: none")
+        visitor.click("#another-point")
+        visitor.sees("#factor-1 .caption-label", "stripes: none")
+        visitor.keep("factors")
+        assert json.loads((folder / "names.json").read_text())["factors"] == {"1": "stripes"}
+        visitor.page.reload()
+        visitor.sees("#factor-1 .caption-label", "stripes: none")
+        visitor.open("Generate")
+        visitor.sees("#draws .caption-label", "stripes: ")
+        visitor.asked_nothing_of_others(address)
+
+
 def test_draws_are_held_moved_and_saved(visitor):
+    visitor.open("Generate")
+    visitor.sees("#draws img")
     assert visitor.count("#draws img") == 12
     visitor.page.get_by_label("side", exact=True).click()
     visitor.page.get_by_role("option", name="right").click()
     visitor.page.wait_for_function(
-        "[...document.querySelectorAll('#draws .caption-label')].every(e => e.innerText.trim() == 'right')"
+        "[...document.querySelectorAll('#draws .caption-label')]"
+        ".every(e => e.innerText.trim() == 'side: right')"
     )
     visitor.click("#draws button")
     visitor.sees("#moved img")
@@ -228,7 +255,7 @@ def test_labels_by_click_are_learnt_from_and_survive_a_reload(visitor, pictures)
     visitor.sees("#tally", "of 1")
     visitor.keep("labels")
     visitor.page.reload()
-    visitor.sees("#draws img")
+    visitor.sees("#factor-0 img")
     visitor.open("Label these next")
     visitor.page.locator("#property input").click()
     visitor.page.get_by_role("option", name="bright").click()
@@ -250,6 +277,8 @@ def test_a_table_has_columns_in_the_place_of_pictures(folders, browser, tmp_path
     folder = copied(folders, "table", tmp_path_factory)
     with served(folder) as address:
         visitor = Visitor(browser, address)
+        visitor.sees("#factor-0 [role=gridcell]", "red")
+        visitor.open("Generate")
         visitor.sees("#draws [role=gridcell]", "red")
         visitor.click("#draws [role=gridcell]")
         visitor.sees("#moved [role=gridcell]")

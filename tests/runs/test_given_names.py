@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 import pyro_fmvae
-from pyro_fmvae.runs.factor_names import component_names, component_number, rename, values_of
+from pyro_fmvae.runs.factor_names import (
+    component_names,
+    component_number,
+    factor_number,
+    rename,
+    rename_all,
+    values_of,
+)
 from pyro_fmvae.runs.given_names import NAMES
 from pyro_fmvae.runs.run import Run
 from tests.small_runs import command, succeed, train, write_files
@@ -44,7 +51,25 @@ def test_a_name_is_kept_and_a_number_stays_valid(run):
 
 def test_an_empty_name_takes_it_away(run):
     renamed = rename(rename(run, 2, 1, "striped"), 2, 1, "")
-    assert component_names(2, renamed) == () and Run.open(run.folder).recipe.given_names == {2: {}}
+    assert component_names(2, renamed) == () and Run.open(run.folder).recipe.given_names == {}
+
+
+def test_a_named_factor_is_known_by_its_name_and_by_its_number(run):
+    renamed = rename_all(run, 2, " texture ", {0: "plain", 2: "striped"})
+    assert renamed.factor_names[2] == Run.open(run.folder).factor_names[2] == "texture"
+    assert json.loads((run.folder / NAMES).read_text()) == {
+        "2": {"0": "plain", "2": "striped"},
+        "factors": {"2": "texture"},
+    }
+    assert [factor_number("factors", text, renamed) for text in ("texture", "2")] == [2, 2]
+    assert rename_all(renamed, 2, None, {}).factor_names[2] == "texture"
+    with pytest.raises(ValueError, match=r"expected a factor, 0..2 or one of .*, texture, got 'hair'"):
+        factor_number("factors", "hair", renamed)
+    with pytest.raises(ValueError, match=r"factor: expected 0..2, got 3"):
+        rename_all(renamed, 3, "x", {})
+    (run.folder / NAMES).write_text('{"factors": {"7": "x"}}')
+    with pytest.raises(ValueError, match=r"factor: expected 0..2, got 7"):
+        Run.open(run.folder)
 
 
 def test_a_second_explorer_does_not_lose_the_first_ones_names(run):

@@ -13,10 +13,7 @@ from pyro_fmvae.explorer.tabs.common import Points, chosen, plain, told
 def clusters_tab(explored: Exploration, page: gr.Blocks) -> None:
     """Lay out the tab."""
     run = explored.run
-    names = run.factor_names
-    factor = gr.Dropdown(
-        list(zip(names, range(len(names)), strict=True)), value=len(run.labelled) % len(names), label="Factor"
-    )
+    factor = gr.Dropdown(explored.factors, value=len(run.labelled) % len(run.factor_names), label="Factor")
     listed, picked = gr.State([]), gr.State(None)
     overview = Points(explored, "The most typical training point of each; click one", 10, elem_id="clusters")
     with gr.Row():
@@ -51,6 +48,7 @@ def clusters_tab(explored: Exploration, page: gr.Blocks) -> None:
         return look(of)
 
     factor.input(told(look), [factor], [overview.block, listed])
+    page.load(told(lambda: gr.Dropdown(explored.factors)), None, [factor])
     page.load(told(look), [factor], [overview.block, listed])
 
     overview.block.select(told(pick), [factor, listed], [nearest.block, draws.block, name, picked])

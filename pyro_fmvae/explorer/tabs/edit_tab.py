@@ -35,9 +35,7 @@ def edit_tab(explored: Exploration, page: gr.Blocks) -> None:
             gr.Markdown("Code")
             code = gr.HTML(elem_id="code")
     with gr.Row():
-        factor = gr.Dropdown(
-            list(zip(run.factor_names, range(len(run.factor_names)), strict=True)), value=0, label="Change"
-        )
+        factor = gr.Dropdown(explored.factors, value=0, label="Change")
         component = gr.Dropdown(explored.choices(0), value=0, label="to")
         apply = gr.Button("Change it", variant="primary", elem_id="change")
     with gr.Row():
@@ -88,5 +86,6 @@ def edit_tab(explored: Exploration, page: gr.Blocks) -> None:
     place = taken.block if image else given
     another.click(told(training_point), [seen], [place, point, code, seen])
     factor.input(told(lambda of: gr.Dropdown(explored.choices(of), value=0)), [factor], [component])
+    page.load(told(lambda: gr.Dropdown(explored.factors, value=0)), None, [factor])
     page.load(told(lambda: gr.Dropdown(explored.choices(0), value=0)), None, [component])
     apply.click(told(change), [point, factor, component], [before.block, after.block, kept])

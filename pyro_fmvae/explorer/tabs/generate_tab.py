@@ -49,26 +49,30 @@ def generate_tab(explored: Exploration, page: gr.Blocks) -> None:
     if count:
         _within(explored, page, points, drawn)
     for factor, selector in enumerate(selectors):
-        refreshed = told(lambda factor=factor: gr.Dropdown([ANY, *explored.choices(factor)]))
+        refreshed = told(
+            lambda factor=factor: gr.Dropdown(
+                [ANY, *explored.choices(factor)], label=explored.run.factor_names[factor]
+            )
+        )
         page.load(refreshed, None, [selector])
 
 
 def _notes(explored: Exploration, drawn: Draws) -> list[str]:
-    """The code of each draw on a line."""
-    described = (generation.described(explored, code) for code in drawn.codes)
-    trained = len(explored.run.labelled) or len(explored.run.factor_names)
-    return [", ".join(list(one.values())[:trained]) for one in described]
+    """Properties and values of each draw on a line; factors without a name only where none has one."""
+    described = [generation.described(explored, code) for code in drawn.codes]
+    names = explored.run.factor_names
+    named = [name for factor, name in enumerate(names) if name != f"factor {factor}"] or names
+    return [", ".join(f"{name}: {one[name]}" for name in named) for one in described]
 
 
 def _within(explored: Exploration, page: gr.Blocks, points: Points, drawn: gr.State) -> None:
     """Sliders that move the clicked draw within a component."""
     factors = generation.movable(explored)
-    names = explored.run.factor_names
     picked, sliding = gr.State(None), gr.State([])
     with gr.Row():
         with gr.Column():
             which = gr.Dropdown(
-                [(names[factor], factor) for factor in factors], value=factors[0], label="Move within"
+                [explored.factors[factor] for factor in factors], value=factors[0], label="Move within"
             )
             sliders = [
                 gr.Slider(
@@ -105,6 +109,7 @@ def _within(explored: Exploration, page: gr.Blocks, points: Points, drawn: gr.St
         by = dict(zip(directions, amounts, strict=False))
         return points_of(generation.move(explored, one, factor, by))
 
+    page.load(told(lambda: gr.Dropdown([explored.factors[factor] for factor in factors])), None, [which])
     placed = [moved.block, sliding, *sliders]
     points.block.select(told(pick), [drawn, which], [picked, *placed])
     which.input(told(place), [picked, which], placed)
