@@ -1,7 +1,7 @@
 """The phases in which a factorial mixture VAE is learnt. Paquet et al. (2018), Section 2.4 and Appendix E."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.learn.full_clusters import full_clusters
-from pyro_fmvae.learn.independent_components import start_from_components
+from pyro_fmvae.learn.independent_components import Start, Unit, start_from_components
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget, GradientPhase, arguments, endless
 from pyro_fmvae.learn.revival import revive
@@ -72,6 +72,7 @@ class PriorFitting(GradientPhase):
     def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget, seed: int = 0) -> None:
         super().__init__("prior", budget, model)
         self.model, self.learning, self.seed = model, learning, seed
+        self.units: Sequence[Unit] = ()
 
     def enter(self) -> None:
         """Natural steps only; the networks' parameters are handed to no optimiser."""
@@ -83,7 +84,12 @@ class PriorFitting(GradientPhase):
 
     def prepare(self, batches: Iterable[Any]) -> None:
         """Seed λ from up to 20,000 encoded points."""
-        _seed(self.model, batches, self.seed, self.learning)
+        self.units = _seed(self.model, batches, self.seed, self.learning).units
+
+    def measures(self) -> dict[str, Any]:
+        """Bits of independent components, and how many of them have clusters, once they were looked for."""
+        bits = [round(unit.bits, 4) for unit in self.units]
+        return {"bits": bits, "clustered": sum(unit.clustered for unit in self.units)} if bits else {}
 
     def step(self, *batch: Any) -> float:
         """One natural-gradient step."""
@@ -215,7 +221,7 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(int(torch.randint(SEED_RANGE, ())))
 
 
-def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, learning: Learning) -> None:
+def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, learning: Learning) -> Start:
     """Seed λ from up to 20,000 encoded points, and from more that have labels where few of these do.
 
     With ``learning.independent_start`` the networks' basis changes first, so that blocks begin with
@@ -224,13 +230,16 @@ def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, learnin
     clusters = full_clusters if learning.full_starts else kmeans
     generator = torch.Generator().manual_seed(seed)
     loc, scale, labels = encode_some(model, batches, SEEDING_LABELS)
-    found = start_from_components(model, loc, scale, labels, seed) if learning.independent_start else None
-    loc, scale, starts = found or (loc, scale, None)
-    model.seed(loc, scale, labels, generator, learning.restarts, clusters, starts)
+    start = Start(loc, scale)
+    if learning.independent_start:
+        start = start_from_components(model, loc, scale, labels, seed)
+    restarts, responsibilities = learning.restarts, start.responsibilities
+    model.seed(start.loc, start.scale, labels, generator, restarts, clusters, responsibilities)
+    return start
 
 
 def encode_some(
-    model: FactorialMixtureVAE, batches: Iterable[Any], labelled: int = 0
+    model: FactorialMixtureVAE | VAE, batches: Iterable[Any], labelled: int = 0
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Encode up to 20,000 points of a loader: location, scale [M, I·D], and labels [M, L] or None.
 

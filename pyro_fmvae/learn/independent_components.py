@@ -14,8 +14,8 @@ property of two equally frequent values has 1 bit.
 import logging
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -32,8 +32,9 @@ SIGNAL: Final = 0.5
 """Least share of the means' variance in the total one of a direction that holds signal."""
 FITTED: Final = 4000
 """Points at most that mixtures are fitted to, and dependence is measured by."""
-DEPENDENT: Final = 0.1
-"""Nats of mutual information of octiles from which on two directions belong to one factor."""
+DEPENDENT: Final = 0.25
+"""Nats of mutual information of octiles from which on two directions belong to one factor: directions of one
+property of smileys have 0.3 to 0.6, others 0.1 to 0.2."""
 INFORMATIVE: Final = 0.1
 """Least bits of a direction from which a factor starts."""
 CLUSTERED: Final = 0.9
@@ -41,6 +42,12 @@ CLUSTERED: Final = 0.9
 distribution 0.76, within a property up to 0.86; two properties of smileys have 0.95 or more."""
 TELLS: Final = 0.2
 """Least share of a direction's information that a label explains, for the direction to belong to it."""
+LEAST: Final = 0.05
+"""Least nats that a further cluster adds."""
+SPLIT: Final = 0.95
+"""Least certainty of the nats that it adds."""
+NEARLY: Final = 0.1
+"""Bits that clusters in several directions have beyond those in one, at least."""
 MOST: Final = 12
 """Clusters of a unit that are tried, at most."""
 SHOWN: Final = 12
@@ -56,15 +63,22 @@ class Unit:
 
     Attributes:
         directions: their numbers.
+        seen_in: those in which the clusters were found.
         assignments: of points to clusters, int [M].
         bits: information of the assignment, H(π) - E[H(γ)].
         certainty: share of this in H(π): 1 where clusters do not overlap.
     """
 
     directions: tuple[int, ...]
+    seen_in: tuple[int, ...]
     assignments: npt.NDArray[np.int64]
     bits: float
     certainty: float = 1.0
+
+    @property
+    def components(self) -> int:
+        """K, clusters."""
+        return len(np.unique(self.assignments))
 
     @property
     def clustered(self) -> bool:
@@ -137,39 +151,44 @@ class IndependentComponents:
         return gamma
 
     def unit(self, directions: Sequence[int], most: int) -> Unit:
-        """The clusters of all points in some directions, whose number has the best ICL, at most so many.
+        """The clusters of all points in some directions: two, and more as long as these do not overlap.
 
-        ICL (Biernacki, Celeux and Govaert, 2000) is BIC with a penalty on clusters that overlap.
+        Args:
+            directions: numbers of the directions.
+            most: clusters at most.
         """
-        codes = self.codes[:, list(directions)]
-        best = math.inf
-        for components in range(2, most + 1):
-            mixture = self.mixture(directions, components)
-            overlap = entropy(mixture.predict_proba(codes[self.fitted])).sum()
-            criterion = mixture.bic(codes[self.fitted]) + 2 * overlap
-            if criterion >= best:
+        whole = nats = 0.0
+        for components in range(2, max(most, 2) + 1):
+            gamma = self.responsibilities(directions, components)
+            new_whole = float(entropy(gamma.mean(0)))
+            new_nats = new_whole - float(entropy(gamma).mean())
+            if components > 2 and new_nats - nats < max(SPLIT * (new_whole - whole), LEAST):
                 break
-            best, gamma = criterion, mixture.predict_proba(codes)
-        whole = entropy(gamma.mean(0))
-        nats = float(whole - entropy(gamma).mean())
-        return Unit(tuple(directions), gamma.argmax(-1), nats / math.log(2), nats / max(float(whole), 1e-12))
+            whole, nats, assignments = new_whole, new_nats, gamma.argmax(-1)
+        bits, certainty = nats / math.log(2), nats / max(whole, 1e-12)
+        return Unit(tuple(directions), tuple(directions), assignments, bits, certainty)
 
     def units(self, most: int, room: int) -> list[Unit]:
         """Groups of dependent directions with their clusters, clear ones and those of most information first.
 
         Args:
-            most: clusters of a unit. With two, each direction is a unit by itself.
+            most: clusters of a unit at most.
             room: directions of a unit at most.
         """
         groups = [[number] for number in range(len(self.directions))]
-        if most > 2 and len(groups) > 1:
+        if len(groups) > 1:
             groups = dependent(self.codes[self.fitted])
-        singles = {number: self.unit([number], most) for group in groups for number in group}
         units = []
         for group in groups:
-            group = sorted(group, key=lambda number: -singles[number].bits)[:room]
-            units.append(self.unit(group, most) if len(group) > 1 else singles[group[0]])
-        return sorted(units, key=lambda unit: (not unit.clustered, -unit.bits))
+            singles = sorted((self.unit([number], most) for number in group), key=_clearness)[:room]
+            directions = tuple(number for single in singles for number in single.directions)
+            best = singles[0]
+            if len(directions) > 1:
+                several = self.unit(directions, most)
+                if several.bits > best.bits + NEARLY:  # else the first direction tells as much
+                    best = several
+            units.append(replace(best, directions=directions))
+        return sorted(units, key=_clearness)
 
     def basis(self, blocks: Sequence[Sequence[int]], dim: int) -> Array:
         """An orthogonal matrix whose blocks of rows begin with the directions of factors: [J, J].
@@ -189,6 +208,11 @@ class IndependentComponents:
         left, _, right = np.linalg.svd(beside[axes], full_matrices=False)
         rest, rows = iter(left @ right), iter(heads)
         return np.stack([next(rows if d < len(block) else rest) for block in blocks for d in range(dim)])
+
+
+def _clearness(unit: Unit) -> tuple[bool, float]:
+    """Sorts units: those with clusters first, then by information."""
+    return not unit.clustered, -unit.bits
 
 
 def entropy(p: Array) -> Any:
@@ -281,10 +305,48 @@ def blocks_of(
     return blocks
 
 
+def found_sizes(loc: Tensor, scale: Tensor, labels: Tensor | None, seed: int) -> tuple[tuple[int, ...], str]:
+    """Components of each factor that codes show beside those of labels, and the spectrum of bits.
+
+    Args:
+        loc, scale: of q(z | x), [M, J].
+        labels: int64 [M, L], -1 = unknown, or None.
+        seed: of the analysis.
+    """
+    mean, variance = loc.double().cpu().numpy(), scale.double().square().cpu().numpy()
+    size = mean.shape[1]
+    if len(mean) < 2 * size:
+        raise ValueError(f"factors: auto needs {2 * size} points or more, got {len(mean)}")
+    units = IndependentComponents.of(mean, variance, seed).units(MOST, size)
+    known = None if labels is None else labels.cpu().numpy()
+    columns = 0 if known is None else known.shape[1]
+    sizes = (*(MOST for _ in range(columns)), *(unit.components for unit in units))
+    blocks = blocks_of(units, sizes, size, range(columns), known)
+    free = [unit for block in blocks[columns:] for unit in block if unit.clustered]
+    return tuple(unit.components for unit in free), spectrum(units)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the prior starts.
+
+    Attributes:
+        loc, scale: of q(z | x) in the basis in which it starts, [M, I·D].
+        responsibilities: factor → responsibilities of the points [M, K], for free factors that a component
+            was found for; empty where none was.
+        units: what was found, clear clusters first.
+    """
+
+    loc: Tensor
+    scale: Tensor
+    responsibilities: Mapping[int, Tensor] = field(default_factory=dict)
+    units: Sequence[Unit] = ()
+
+
 @torch.no_grad()
 def start_from_components(
     model: FactorialMixtureVAE, loc: Tensor, scale: Tensor, labels: Tensor | None, seed: int
-) -> tuple[Tensor, Tensor, dict[int, Tensor]] | None:
+) -> Start:
     """Give each factor's block an independent component at its head, in place: encoder and decoder change.
 
     Args:
@@ -293,9 +355,7 @@ def start_from_components(
         labels: int64 [M, labelled factors], -1 = unknown, or None.
         seed: of the analysis and the mixtures.
 
-    Returns:
-        Location and scale in the new basis; factor → responsibilities of the points [M, K], for free factors
-        that a component was found for. None where none was, or networks are of a kind that cannot change.
+    Where no component has clusters, or networks are of a kind that cannot change, nothing changes.
     """
     mean, variance = loc.double().cpu().numpy(), scale.double().square().cpu().numpy()
     needed = max(2 * model.latent_dim, *model.num_components)
@@ -304,7 +364,7 @@ def start_from_components(
             "independent components: expected %d points or more, got %d; factors start by k-means",
             *(needed, len(mean)),
         )
-        return None
+        return Start(loc, scale)
     found = IndependentComponents.of(mean, variance, seed)
     free = [factor for factor in range(len(model.num_components)) if factor not in model.labelled]
     most = max(model.num_components[factor] for factor in free)
@@ -317,7 +377,7 @@ def start_from_components(
             "independent components: no direction of the codes has clusters%s; free factors start by k-means",
             " that labels do not explain" if model.labelled else "",
         )
-        return None
+        return Start(loc, scale, units=units)
     numbers = [[number for unit in block for number in unit.directions] for block in blocks]
     rotation = found.basis(numbers, model.dim)
     to, back = rotation @ found.whitening, found.colouring @ rotation.T
@@ -326,15 +386,16 @@ def start_from_components(
         change_basis(model.encoder, model.decoder, *change)
     except TypeError as error:
         logger.warning("independent components: %s; free factors start by k-means", error)
-        return None
+        return Start(loc, scale, units=units)
+    seen = {factor: [d for unit in blocks[factor] for d in unit.seen_in] for factor in free if blocks[factor]}
     starts = {
-        factor: torch.from_numpy(found.responsibilities(numbers[factor], model.num_components[factor]))
-        for factor in free
-        if numbers[factor]
+        factor: torch.from_numpy(found.responsibilities(directions, model.num_components[factor]))
+        for factor, directions in seen.items()
     }
     moved = (mean - found.centre) @ to.T, ((1 / variance) @ back**2) ** -0.5
     new_loc, new_scale = (torch.from_numpy(part).to(loc) for part in moved)
-    return new_loc, new_scale, {factor: start.to(loc.device) for factor, start in starts.items()}
+    on_device = {factor: start.to(loc.device) for factor, start in starts.items()}
+    return Start(new_loc, new_scale, on_device, units)
 
 
 def spectrum(units: Sequence[Unit]) -> str:

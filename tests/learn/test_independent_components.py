@@ -13,6 +13,7 @@ from pyro_fmvae.learn.independent_components import (
     Unit,
     blocks_of,
     dependent,
+    found_sizes,
     start_from_components,
 )
 from pyro_fmvae.learn.learning import Learning
@@ -101,7 +102,8 @@ def test_change_of_basis_keeps_reconstructions_and_has_the_nearest_diagonal_post
 
 
 def unit(number, assignments, bits=1.0, directions=1):
-    return Unit(tuple(range(number, number + directions)), np.asarray(assignments), bits)
+    numbers = tuple(range(number, number + directions))
+    return Unit(numbers, numbers, np.asarray(assignments), bits)
 
 
 def test_labels_have_the_directions_that_tell_them_and_none_is_used_twice():
@@ -159,7 +161,7 @@ def test_codes_without_clusters_start_nothing(signal, caplog):
     model = linear_model((2, 2), 2, 4)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with caplog.at_level(logging.WARNING, "pyro_fmvae"):
-        assert start_from_components(model, loc, scale, None, 0) is None
+        assert start_from_components(model, loc, scale, None, 0).responsibilities == {}
     assert "no direction of the codes has clusters" in caplog.text
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -170,5 +172,18 @@ def test_networks_of_other_kinds_are_named(caplog):
     model.encoder = SideBySide([model.encoder])
     loc = torch.tensor(sources, dtype=torch.get_default_dtype())
     with caplog.at_level(logging.WARNING, "pyro_fmvae"):
-        assert start_from_components(model, loc, torch.full_like(loc, 0.1), None, 0) is None
+        assert start_from_components(model, loc, torch.full_like(loc, 0.1), None, 0).responsibilities == {}
     assert "SideBySide and MLPDecoder" in caplog.text
+
+
+def test_sizes_are_found_beside_those_of_labels():
+    sources, clusters = planted(3, 5)
+    loc = torch.tensor(sources @ orthogonal(8).T)
+    labels = torch.where(torch.arange(POINTS)[:, None] < 200, torch.tensor(clusters[:, :1]), -1)
+    scale = torch.full_like(loc, 0.1)
+    assert found_sizes(loc, scale, None, 0)[0] == (2, 2, 2)
+    sizes, bits = found_sizes(loc, scale, labels, 0)
+    assert sizes == (2, 2)
+    assert bits.startswith("1.00 1.00 1.00 |")
+    with pytest.raises(ValueError, match=r"^factors: auto needs 16 points or more, got 15"):
+        found_sizes(loc[:15], scale[:15], None, 0)
