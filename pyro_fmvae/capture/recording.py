@@ -29,7 +29,7 @@ _NUMBERS = (torch.ops.aten.scalar_tensor.default, torch.ops.aten.full.default)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a tensor is like, apart from its numbers."""
+    """Shape, strides, dtype and device of a tensor: everything but its numbers."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -38,7 +38,7 @@ class Layout:
 
     @classmethod
     def of(cls, tensor: Tensor) -> "Layout":
-        """That of a tensor."""
+        """Read the layout of a tensor."""
         return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
     @property
@@ -52,7 +52,7 @@ class Layout:
 
 
 def layouts(node: Node) -> Sequence[Layout]:
-    """Those of the tensors that are a node's value."""
+    """Layouts of the tensors that are a node's value."""
     return node.meta.get("layouts", ())
 
 

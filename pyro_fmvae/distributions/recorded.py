@@ -1,4 +1,4 @@
-"""Whether tensor operations are being recorded for replays: no code may ask for values of tensors then."""
+"""A flag that is set while tensor operations are recorded: no code may ask for values of tensors then."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -216,7 +216,7 @@ def _clearness(unit: Unit) -> tuple[bool, float]:
 
 
 def entropy(p: Array) -> Any:
-    """Of the last dimension, in nats."""
+    """Entropy of the last dimension, in nats."""
     return -(p * np.log(p.clip(1e-12))).sum(-1)
 
 

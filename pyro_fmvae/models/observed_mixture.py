@@ -113,7 +113,7 @@ class ObservedMixture(TablePosterior):
                 pyro.sample(name, self.sites.child(name)(globals_[parameter_of(name)], r), obs=seen)
 
     def _indicated(self, name: str, values: Tensor) -> Tensor:
-        """What a child observes, [B, ...]: its values, but for categories their indicators."""
+        """Observations of a child, [B, ...]: its values, or the indicators of categories."""
         size = self.sites.categories_of(name)
         return indicators(values, size) if size else values
 

@@ -175,7 +175,7 @@ class DiscreteFactors:
         return sum(parts[1:], parts[0])
 
     def _crossing(self) -> str:
-        """What is wrong with discrete sites in plates that cross."""
+        """Name the fault of discrete sites in plates that cross."""
         summed = [(name, site) for name, site in self._trace.nodes.items() if self._is_summed(site)]
         plates = {name: {f.name for f in site["cond_indep_stack"] if f.vectorized} for name, site in summed}
         pairs = itertools.combinations(plates, 2)
