@@ -26,10 +26,10 @@ import torch
 
 from pyro_fmvae import figures, fit
 from pyro_fmvae.data import Bars, BarsTruth, Batches, Split, bars, bars_truth
-from pyro_fmvae.em import BinaryEM, LinearRule, MaxRule, SpikeAndSlabEM
 from pyro_fmvae.evaluate import UnitMatch, match_units
 from pyro_fmvae.learn import Budget, StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
+from pyro_fmvae.models.em import BinaryEM, LinearRule, MaxRule, SpikeAndSlabEM
 
 UNITS, POINTS, SHAPE = 8, 500, (4, 4)
 BINARY_ITERATIONS, SLAB_ITERATIONS = 80, 50

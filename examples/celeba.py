@@ -26,13 +26,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from pyro_fmvae.commands import train
+from pyro_fmvae.app.commands import train
+from pyro_fmvae.app.recipes import configure
+from pyro_fmvae.app.runs import FIGURES, Run, Trainer, load_data, resolve_device
 from pyro_fmvae.data import Batches
 from pyro_fmvae.data.sets import celeba
 from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.learn import endless
-from pyro_fmvae.recipes import configure
-from pyro_fmvae.runs import FIGURES, Run, Trainer, load_data, resolve_device
 
 LABELS = ("Male", "Eyeglasses", "Smiling")  # of the factors, in this order
 COLUMNS = """

@@ -1,9 +1,9 @@
 """How many labels does it take? Points chosen by the explorer against points drawn at random.
 
 Labels are known here, and hidden from the model: a run is trained without any, then labels are given ten at a
-time, to the points that :func:`~pyro_fmvae.explorer.most_telling` chooses or to points drawn at random, and
-the model is refined after each round as on the explorer's page. The accuracy is that on the training points
-that have no label yet.
+time, to the points that :func:`~pyro_fmvae.app.explorer.most_telling` chooses or to points drawn at random,
+and the model is refined after each round as on the explorer's page. The accuracy is that on the training
+points that have no label yet.
 
     python examples/label_next.py --data-root ~/data --out label-next
 
@@ -21,8 +21,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
+from pyro_fmvae.app.explorer import Exploration, LabelSession
 from pyro_fmvae.data import load
-from pyro_fmvae.explorer import Exploration, LabelSession
 from pyro_fmvae.learn import Budget
 
 LABELS = (10, 20, 40, 80, 160)

@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pyro_fmvae.app.runs import Run
 from pyro_fmvae.data import Batches
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.infer import natural_prior, seeding
 from pyro_fmvae.learn import encode_some
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.runs import Run
 
 
 @dataclass(frozen=True)

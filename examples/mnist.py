@@ -19,11 +19,11 @@ import torch
 from tqdm import tqdm
 
 from pyro_fmvae import BernoulliObservation, FactorialMixtureVAE, figures, fit
+from pyro_fmvae.app.recipes import factors_of
 from pyro_fmvae.data import Batches, load
 from pyro_fmvae.evaluate import bound, tighter_bounds
 from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting
 from pyro_fmvae.nn import ConvDecoder, ConvEncoder
-from pyro_fmvae.recipes import factors_of
 
 SHARES = {"pretrain": 0.25, "prior": 0.05, "joint": 0.7}
 

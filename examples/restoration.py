@@ -28,10 +28,10 @@ from torch import Tensor
 
 from pyro_fmvae import figures, fit
 from pyro_fmvae.data import Batches, Dataset, PatchTransform, SparseOptions, load, luminance
-from pyro_fmvae.em import BinaryEM, LinearRule, MaxRule, SpikeAndSlabEM
 from pyro_fmvae.evaluate import psnr, restore
 from pyro_fmvae.learn import Budget, StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
+from pyro_fmvae.models.em import BinaryEM, LinearRule, MaxRule, SpikeAndSlabEM
 
 SIZE, UNITS, BATCH = 8, 64, 1000
 PIECE = (slice(100, 228), slice(250, 378))  # of the first photograph: a pagoda

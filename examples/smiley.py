@@ -17,12 +17,12 @@ import torch
 from tqdm import tqdm
 
 from pyro_fmvae import BernoulliObservation, FactorialMixtureVAE, figures, fit
+from pyro_fmvae.app.recipes import factors_of
 from pyro_fmvae.data import Batches, Split, hide_labels, smiley
 from pyro_fmvae.data.sets import smileys
 from pyro_fmvae.evaluate import bound, label_agreement
 from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
-from pyro_fmvae.recipes import factors_of
 
 D = 8  # dimensions of each factor
 SHAPE = (32, 32)

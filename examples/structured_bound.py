@@ -19,9 +19,9 @@ from torch import Tensor
 
 from pyro_fmvae import fit
 from pyro_fmvae.data import Batches, SparseOptions, load
-from pyro_fmvae.em import BinaryEM, BinaryParameters, binary_mean_field, enumerate_states
 from pyro_fmvae.learn import Budget, StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding
+from pyro_fmvae.models.em import BinaryEM, BinaryParameters, binary_mean_field, enumerate_states
 
 UNITS, GROUPS = 16, (1, 2, 4, 8)
 PIXELS, NOISE = 25, 3.0

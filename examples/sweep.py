@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.runs import CONFIG, saved
+from pyro_fmvae.app.runs import CONFIG, saved
 
 PROGRAM = "pyro-fmvae"
 INTERRUPTED = 130

@@ -30,14 +30,13 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
 from pyro_fmvae import checkpoint
+from pyro_fmvae.app.recipes import configure
+from pyro_fmvae.app.runs import CHECKPOINT, Run, Trainer, resolve_device
 from pyro_fmvae.data import Batches, Dataset
 from pyro_fmvae.evaluate import bound, tighter_bounds
-from pyro_fmvae.infer import TraceConjugate_ELBO, param_statements
+from pyro_fmvae.infer import NaturalGradient, RobbinsMonro, TraceConjugate_ELBO, param_statements
 from pyro_fmvae.learn import Budget, GradientPhase, Joint, Learning, Phase, Pretraining, fit
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
-from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
-from pyro_fmvae.recipes import configure
-from pyro_fmvae.runs import CHECKPOINT, Run, Trainer, resolve_device
 
 COLUMNS = (
     *("weights", "ELBO (eq. 11)", "reconstruction", "KL[z]", "collapsed", "importance-weighted, 5 draws"),

@@ -23,11 +23,11 @@ import torch
 from sweep import Row, Sweep, main, scaled, where
 
 from pyro_fmvae import figures
+from pyro_fmvae.app.recipes import codes_of, true_sources
+from pyro_fmvae.app.runs import Run
 from pyro_fmvae.data import Batches
 from pyro_fmvae.data.sets import smileys
 from pyro_fmvae.evaluate import correlation_matrix
-from pyro_fmvae.recipes import codes_of, true_sources
-from pyro_fmvae.runs import Run
 
 SEEDS = range(5)
 LATENTS = (20, 40, 80)

@@ -1,46 +1,42 @@
 """Every public name and the package that it comes from: for type checkers, and for ``__init__.py``."""
 
-from pyro_fmvae import checkpoint as checkpoint
+from pyro_fmvae.files import checkpoint as checkpoint
 from pyro_fmvae.capture import (
+    CaptureError as CaptureError,
     CapturedFreeGaussian as CapturedFreeGaussian,
     CapturedSVI as CapturedSVI,
-    CaptureError as CaptureError,
 )
-from pyro_fmvae.commands.from_python import train as train
+from pyro_fmvae.app.commands.from_python import train as train
 from pyro_fmvae.distributions import (
-    BETA as BETA,
-    COLUMN_NORMAL_GAMMA as COLUMN_NORMAL_GAMMA,
-    DIRICHLET as DIRICHLET,
-    GAMMA as GAMMA,
-    INVERSE_GAMMA as INVERSE_GAMMA,
-    MATRIX_NORMAL_WISHART as MATRIX_NORMAL_WISHART,
-    MULTIVARIATE_NORMAL as MULTIVARIATE_NORMAL,
-    MULTIVARIATE_NORMAL_GAMMA as MULTIVARIATE_NORMAL_GAMMA,
-    NORMAL as NORMAL,
-    NORMAL_GAMMA as NORMAL_GAMMA,
-    NORMAL_WISHART as NORMAL_WISHART,
-    WISHART as WISHART,
     Assignment as Assignment,
+    BETA as BETA,
     BernoulliObservation as BernoulliObservation,
     BetaFamily as BetaFamily,
+    COLUMN_NORMAL_GAMMA as COLUMN_NORMAL_GAMMA,
     Category as Category,
     ColumnComponent as ColumnComponent,
     ColumnNormalGamma as ColumnNormalGamma,
     ColumnNormalGammaFamily as ColumnNormalGammaFamily,
     Component as Component,
     Concrete as Concrete,
+    DIRICHLET as DIRICHLET,
     DirichletFamily as DirichletFamily,
     ExponentialFamily as ExponentialFamily,
     FactorialMixture as FactorialMixture,
     FullComponent as FullComponent,
+    GAMMA as GAMMA,
     GammaFamily as GammaFamily,
     GaussianObservation as GaussianObservation,
     HiddenMarkov as HiddenMarkov,
+    INVERSE_GAMMA as INVERSE_GAMMA,
     InverseGammaFamily as InverseGammaFamily,
     Label as Label,
     LinearDynamics as LinearDynamics,
     LinearGaussianChain as LinearGaussianChain,
     LinearNormal as LinearNormal,
+    MATRIX_NORMAL_WISHART as MATRIX_NORMAL_WISHART,
+    MULTIVARIATE_NORMAL as MULTIVARIATE_NORMAL,
+    MULTIVARIATE_NORMAL_GAMMA as MULTIVARIATE_NORMAL_GAMMA,
     MarginalComponent as MarginalComponent,
     MatrixNormal as MatrixNormal,
     MatrixNormalWishart as MatrixNormalWishart,
@@ -50,6 +46,9 @@ from pyro_fmvae.distributions import (
     MultivariateNormalFamily as MultivariateNormalFamily,
     MultivariateNormalGamma as MultivariateNormalGamma,
     MultivariateNormalGammaFamily as MultivariateNormalGammaFamily,
+    NORMAL as NORMAL,
+    NORMAL_GAMMA as NORMAL_GAMMA,
+    NORMAL_WISHART as NORMAL_WISHART,
     NaturalBeta as NaturalBeta,
     NaturalColumnNormalGamma as NaturalColumnNormalGamma,
     NaturalDirichlet as NaturalDirichlet,
@@ -81,6 +80,7 @@ from pyro_fmvae.distributions import (
     SpikeAndSlabMixture as SpikeAndSlabMixture,
     SpikeDraws as SpikeDraws,
     StraightThrough as StraightThrough,
+    WISHART as WISHART,
     WishartFamily as WishartFamily,
     component_table as component_table,
     expected_linear_normal as expected_linear_normal,
@@ -123,9 +123,8 @@ from pyro_fmvae.learn import (
     endless as endless,
     fit as fit,
 )
-from pyro_fmvae.memory import keep_freed_memory as keep_freed_memory
+from pyro_fmvae.files.memory import keep_freed_memory as keep_freed_memory
 from pyro_fmvae.models import (
-    VAE as VAE,
     BinarySparseCoding as BinarySparseCoding,
     FactorGroup as FactorGroup,
     FactorialMixtureVAE as FactorialMixtureVAE,
@@ -142,15 +141,9 @@ from pyro_fmvae.models import (
     SparsePrior as SparsePrior,
     SpikeAndSlabSparseCoding as SpikeAndSlabSparseCoding,
     TablePrior as TablePrior,
+    VAE as VAE,
     VariationalSparseCoding as VariationalSparseCoding,
 )
-from pyro_fmvae.optim import (
-    NaturalGradient as NaturalGradient,
-    RobbinsMonro as RobbinsMonro,
-)
-from pyro_fmvae.runs import (
-    TrainedRun as TrainedRun,
-    from_pretrained as from_pretrained,
-    load as load,
-)
-from pyro_fmvae.version import __version__ as __version__
+from pyro_fmvae.infer import NaturalGradient as NaturalGradient, RobbinsMonro as RobbinsMonro
+from pyro_fmvae.app.runs import TrainedRun as TrainedRun, from_pretrained as from_pretrained, load as load
+from pyro_fmvae.app.version import __version__ as __version__

@@ -3,14 +3,14 @@
 import sys
 from collections.abc import Sequence
 
-from pyro_fmvae.cli import run_command
-from pyro_fmvae.memory import keep_freed_memory
-from pyro_fmvae.runs.stopping import stop_as_by_ctrl_c
-from pyro_fmvae.temporary import keep_temporary_files_private
+from pyro_fmvae.app.cli import run_command
+from pyro_fmvae.app.runs.launching import stop_as_by_ctrl_c
+from pyro_fmvae.files.memory import keep_freed_memory
+from pyro_fmvae.files.temporary import keep_temporary_files_private
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with the status of :func:`~pyro_fmvae.cli.run_command`."""
+    """Run one command and exit with the status of :func:`~pyro_fmvae.app.cli.run_command`."""
     keep_freed_memory()
     keep_temporary_files_private()
     stop_as_by_ctrl_c()

@@ -81,4 +81,4 @@ def own_families(monkeypatch):
     def on(*args):
         return [kind for kind in natural_classes_on(*args) if kind.__module__.startswith("pyro_fmvae.")]
 
-    monkeypatch.setattr("pyro_fmvae.infer.elbo.reasons.natural_classes_on", on)
+    monkeypatch.setattr("pyro_fmvae.infer.elbo.recognition.natural_classes_on", on)

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from pyro_fmvae.cli import run_command
-from pyro_fmvae.recipes.registry import DEFAULT, options_of
-from pyro_fmvae.runs import report, session
-from pyro_fmvae.runs.trainer import Trainer
+from pyro_fmvae.app.cli import run_command
+from pyro_fmvae.app.recipes.registry import DEFAULT, options_of
+from pyro_fmvae.app.runs import report, session
+from pyro_fmvae.app.runs.trainer import Trainer
 
 TINY = {
     "--pretrain-iterations": "3",
@@ -24,10 +24,10 @@ TINY = {
 }
 SIZE = 60
 SMALLER = {  # what would take longer than all else in a tiny run
-    "pyro_fmvae.learn.full_clusters.STARTS": 1,
+    "pyro_fmvae.learn.fmvae_phases.STARTS": 1,
     "pyro_fmvae.learn.stacking.STARTS": 1,
     "pyro_fmvae.learn.stacking.TREES": 10,
-    "pyro_fmvae.recipes.table_mixture.STARTS": 1,
+    "pyro_fmvae.app.recipes.table_mixture.STARTS": 1,
 }
 
 

@@ -24,13 +24,13 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 import pyro_fmvae
-page = ("pyro_fmvae.explorer.layout", "pyro_fmvae.explorer.tabs.")  # `serve` imports it
+page = ("pyro_fmvae.app.explorer.layout", "pyro_fmvae.app.explorer.tabs.")  # `serve` imports it
 for module in pkgutil.walk_packages(pyro_fmvae.__path__, "pyro_fmvae."):
     if not module.name.endswith("__main__") and not module.name.startswith(page):
         importlib.import_module(module.name)
 assert "gradio" not in Absent.asked, "gradio is asked for though no page is served"
 try:
-    importlib.import_module("pyro_fmvae.explorer.layout")
+    importlib.import_module("pyro_fmvae.app.explorer.layout")
 except ImportError as error:
     assert str(error) == "gradio is not installed"
 else:

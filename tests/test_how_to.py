@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyro_fmvae.commands import all_commands
-from pyro_fmvae.commands.parser import Parser
+from pyro_fmvae.app.commands import all_commands
+from pyro_fmvae.app.commands.parser import Parser
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = re.findall(r"`pyro-fmvae ([^`]+)`", (ROOT / "docs/how-to.md").read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pyro_fmvae.runs import report
+from pyro_fmvae.app.runs import report
 from tests.small_runs import succeed, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")

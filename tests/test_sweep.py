@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.cli import build_parser
-from pyro_fmvae.recipes.registry import DEFAULT, all_options, configure
+from pyro_fmvae.app.cli import build_parser
+from pyro_fmvae.app.recipes.registry import DEFAULT, all_options, configure
 from tests.scripts import imported
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

@@ -8,9 +8,9 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from pyro_fmvae.cli import run_command
-from pyro_fmvae.commands import training
-from pyro_fmvae.commands.parser import Parser
+from pyro_fmvae.app.cli import run_command
+from pyro_fmvae.app.commands import training
+from pyro_fmvae.app.commands.parser import Parser
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 

@@ -10,9 +10,9 @@ from torch.distributions import Normal, kl_divergence
 from torch.testing import assert_close
 
 from pyro_fmvae import RobbinsMonro, TraceConjugate_ELBO, checkpoint, fit
+from pyro_fmvae.app.runs.run import CHECKPOINT
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
-from pyro_fmvae.runs.run import CHECKPOINT
 from tests.models.small import binary_data, small_model
 from tests.scripts import imported
 from tests.small_runs import command

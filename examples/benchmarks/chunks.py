@@ -17,13 +17,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 
-from pyro_fmvae import (
-    AutoConjugate,
-    ConjugateSVI,
-    HiddenMarkov,
-    NaturalGradient,
-    TraceConjugate_ELBO,
-)
+from pyro_fmvae import AutoConjugate, ConjugateSVI, HiddenMarkov, NaturalGradient, TraceConjugate_ELBO
 
 K, STAYS = 5, 0.98
 

@@ -6,8 +6,8 @@ from pyro.infer import SVI
 from start import Learner, Rates
 from torch import Tensor
 
+from pyro_fmvae.infer import NaturalGradient
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.optim import NaturalGradient
 
 
 def plain(

@@ -28,9 +28,8 @@ from start import NETS, NUM_DATA, fused_adam, make_networks, random_images
 from pyro_fmvae import keep_freed_memory
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import BernoulliObservation
-from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.infer import NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.models import VAE
-from pyro_fmvae.optim import NaturalGradient
 
 LATENTS, BATCH, RATE = 64, 64, 1e-4
 WARM_UP = 5

@@ -7,9 +7,8 @@ from pyro.infer import SVI
 from start import Learner, Rates, Step, fused_adam
 
 from pyro_fmvae.capture import CapturedSVI
-from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.infer import NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.optim import NaturalGradient
 
 
 def optimiser(model: FactorialMixtureVAE, rates: Rates) -> NaturalGradient:

@@ -28,8 +28,8 @@ from start import Setting, Step
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import BernoulliObservation
+from pyro_fmvae.infer import NaturalGradient
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.optim import NaturalGradient
 
 NUM_DATA = 50_000
 COMPONENTS = [2, 8, 64, 512, 4096, 65_536]

@@ -28,10 +28,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import BernoulliObservation, ShiftedSigmoid
-from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.infer import NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.models import VAE, MixtureSparsePrior, PseudoInputs, VariationalSparseCoding
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder, SpikeHead
-from pyro_fmvae.optim import NaturalGradient
 
 HIDDEN, BATCH, PSEUDO_INPUTS, SPARSITY, RATE = (400,), 128, 10, 0.2, 1e-4
 COLUMNS = ("method", "model", "J", "ms", "ratio", "quartiles", "peak_mb")

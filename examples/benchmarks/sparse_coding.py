@@ -24,9 +24,9 @@ from contest import Contestant, take_turns
 from torch import Tensor
 
 from pyro_fmvae.data import Batches, SparseOptions, Split, load
-from pyro_fmvae.em import BinaryEM, LinearRule, MaxRule, SpikeAndSlabEM
 from pyro_fmvae.learn import Budget, StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
+from pyro_fmvae.models.em import BinaryEM, LinearRule, MaxRule, SpikeAndSlabEM
 
 PATCH, BATCH, PRESELECT = 12, 500, 5
 UNITS = {"bsc": [32, 128, 512], "max-sparse": [25, 50, 100], "linear-sparse": [25, 50, 100]}

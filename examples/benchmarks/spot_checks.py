@@ -23,9 +23,8 @@ from start import NETS, Setting, Step, fused_adam, random_images, seeded_model
 from torch import Tensor
 
 from pyro_fmvae.capture import CapturedSVI
-from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.infer import NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.models import FactorialMixtureVAE
-from pyro_fmvae.optim import NaturalGradient
 
 PAPERS = Setting(1, 64, 64, 64)
 CHECKED_STEP = 1024  # the number of a step that is checked, compiled or not

@@ -2,6 +2,6 @@
 
 from pyro_fmvae.capture.captured_free_gaussian import CapturedFreeGaussian
 from pyro_fmvae.capture.captured_svi import CapturedSVI
-from pyro_fmvae.capture.refusals import CaptureError
+from pyro_fmvae.capture.recording import CaptureError
 
 __all__ = ["CaptureError", "CapturedFreeGaussian", "CapturedSVI"]

@@ -8,13 +8,11 @@ import pyro.poutine as poutine
 import torch
 from torch import Tensor
 
-from pyro_fmvae.capture.call import Call
-from pyro_fmvae.capture.captured_svi import MOST_STEPS
-from pyro_fmvae.capture.cuda_graph import CUDAGraph, NotRecordable
+from pyro_fmvae.capture.captured_svi import MOST_STEPS, Call
 from pyro_fmvae.capture.guards import Assumptions, Rehearsal
-from pyro_fmvae.capture.playback import compiled, plain
+from pyro_fmvae.capture.playback import CUDAGraph, NotRecordable, compiled, plain
 from pyro_fmvae.capture.recording import record
-from pyro_fmvae.em.free_gaussian import Arguments, FreeGaussian, Step
+from pyro_fmvae.infer.free_gaussian import Arguments, FreeGaussian, Step
 
 Replay: TypeAlias = Callable[..., Tensor]
 """From data, state and sizes to the next state."""

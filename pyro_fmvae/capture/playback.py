@@ -1,19 +1,484 @@
 """Replaying recorded tensor programs, as they are or compiled."""
 
-from collections.abc import Callable, Hashable, Iterator
+import itertools
+import operator
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from operator import is_
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from pyro_fmvae.capture.recording import Layout, Recording, layouts
-from pyro_fmvae.capture.shortcuts import shortened
+from pyro_fmvae.capture.recording import Layout, Recording, has_effect, is_mutable, is_random, layouts
+from pyro_fmvae.infer.natural_gradient import refuse_natural_parameters
+
+# Fewer and faster calls with equal results, for programs that replay operation by operation.
+#
+# A step on a small batch spends most of its time between the kernels. So what depends on no tensor from
+# outside is computed once, values that are equal by construction are computed once per step, views of
+# everything are left out, and each operation is called by torch's own Python function where that reaches the
+# same kernel.
+
+_aten = torch.ops.aten
+
+
+_RESHAPING = {
+    _aten.view.default,
+    _aten._unsafe_view.default,
+    _aten.permute.default,
+    _aten.transpose.int,
+    _aten.expand.default,
+    _aten.alias.default,
+    _aten.detach.default,
+}
+
+
+_CONSTANTS = {
+    _aten.zeros_like.default,
+    _aten.ones_like.default,
+    _aten.full_like.default,
+    _aten.new_zeros.default,
+    _aten.new_ones.default,
+    _aten.new_full.default,
+}
+
+
+_MOST_BYTES = 2**20  # of a value that is kept between steps, or for longer than until its first use
+
+
+def shortened(recording: Recording) -> Recording:
+    """The program, to the bit, in fewer and faster calls; takes the recording's graph to pieces."""
+    graph = recording.graph
+    state = [*recording.state, *_fold(graph, recording.state)]
+    _skip_views(graph)
+    _skip_gathers(graph, state)
+    _share(graph)
+    graph.eliminate_dead_code(has_effect)
+    _call_directly(graph, state)
+    return Recording(graph, tuple(state))
+
+
+def _fold(graph: Graph, state: Iterable[Tensor]) -> list[Tensor]:
+    """Compute what depends on no tensor from outside; returns it, in the order of new inputs."""
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    written, known = _written(graph), dict[Node, Any]()
+    for node, tensor in zip(reversed(placeholders), reversed(list(state)), strict=False):
+        if all(user.target is _aten.lift_fresh_copy.default for user in node.users):
+            known[node] = tensor  # a number that the program has made into a tensor
+    for node in _calls(graph):
+        if is_mutable(node) or is_random(node) or _source(node) in written:
+            continue
+        values = _shapes_of(node.all_input_nodes) if node.target in _CONSTANTS and _is_small(node) else known
+        if all(each in values for each in node.all_input_nodes):
+            args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+            operation: Any = node.target
+            value = operation(*args, **kwargs)
+            if all(t.untyped_storage().nbytes() <= _MOST_BYTES for t in _tensors(value)):
+                known[node] = value
+    found, last, inputs = list[Tensor](), placeholders[-1], dict[Hashable, Node]()
+    for node, value in known.items():
+        if node.op == "placeholder" or not isinstance(value, Tensor) or node.users.keys() <= known.keys():
+            continue
+        numbers = _numbers(value)
+        if numbers not in inputs:
+            with graph.inserting_after(last):
+                last = inputs[numbers] = graph.placeholder(f"folded{len(found)}")
+            last.meta = dict(node.meta)
+            found.append(value)
+        node.replace_all_uses_with(inputs[numbers])
+    return found
+
+
+def _numbers(value: Tensor) -> Hashable:
+    """Equal for tensors of the same numbers in the same layout; a large one is equal to itself alone."""
+    if value.numel() * value.element_size() > _MOST_BYTES:
+        return id(value)
+    layout = value.dtype, value.device, value.shape, value.stride()
+    row = value.detach().flatten().clone(memory_format=torch.contiguous_format)
+    return *layout, row.view(torch.uint8).cpu().numpy().tobytes()
+
+
+def _shapes_of(nodes: Iterable[Node]) -> dict[Node, Tensor]:
+    """Tensors like the values of nodes, without their numbers."""
+    return {node: each.empty() for node in nodes for each in layouts(node)}
+
+
+def _skip_views(graph: Graph) -> None:
+    """Leave out views of all elements in the same layout."""
+    for node in list(_calls(graph)):
+        source: Any = node.args[0] if node.args else None
+        if node.target in _RESHAPING and layouts(source) == layouts(node):
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+
+
+def _skip_gathers(graph: Graph, state: Iterable[Tensor]) -> None:
+    """Leave out gathers, and sums by number, whose numbers are 0, 1, … for all rows."""
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    known = dict(zip(reversed(placeholders), reversed(list(state)), strict=False))
+    folded = {node: value for node, value in known.items() if node.name.startswith("folded")}
+    written = _written(graph)
+    for node in list(_calls(graph)):
+        given: Any = node.args
+        if node.target is _aten.index_select.default:
+            (source, dim, index), zeros = given, None
+        elif node.target is _aten.index_add.default and not node.kwargs:
+            zeros, dim, index, source = given
+        else:
+            continue
+        if (
+            index not in folded
+            or layouts(source) != layouts(node)
+            or {_source(node), _source(source)} & written
+        ):
+            continue
+        adds_to_zeros = zeros is None or (zeros in folded and not folded[zeros].any())
+        numbers = folded[index]
+        if adds_to_zeros and torch.equal(numbers, torch.arange(layouts(node)[0].shape[dim]).to(numbers)):
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+
+
+def _share(graph: Graph) -> None:
+    """Compute equal values once, if they are small: a program may compute large ones twice to save memory."""
+    written = {node for node in _written(graph) if node.op == "call_function"}
+    known, readers = dict[Hashable, Node](), defaultdict[Node, list[Hashable]](list)
+    for node in list(_calls(graph)):
+        if is_mutable(node):
+            changed = set(_changed(node))
+            if any(each.op == "placeholder" for each in changed):  # which may share memory with others
+                known.clear()
+            for key in itertools.chain.from_iterable(readers.pop(each, ()) for each in changed):
+                known.pop(key, None)
+        elif not is_random(node) and _is_small(node) and _source(node) not in written:
+            key = node.target, _key(node.args), _key(node.kwargs)
+            same = known.setdefault(key, node)
+            if same is not node:
+                node.replace_all_uses_with(same)
+                graph.erase_node(node)
+            else:
+                for source in map(_source, node.all_input_nodes):
+                    readers[source].append(key)
+
+
+def _call_directly(graph: Graph, state: Iterable[Tensor]) -> None:
+    """Call operations past ``torch.ops``, which takes as long again as a small kernel."""
+    values: dict[Node, Any] = {node: each.empty("meta") for node in graph.nodes for each in layouts(node)}
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    values.update(zip(reversed(placeholders), reversed(list(state)), strict=False))
+    for node in list(_calls(graph)):
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        name = node.target._schema.name.partition("::")[2]
+        args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+        function: Any = getattr(torch._C._VariableFunctions, name, None)
+        method = getattr(torch._C.TensorBase, name, None)
+        if function is not None and _reaches(function, node.target, args, kwargs):
+            node.target = function
+        elif method is not None and _reaches(method, node.target, args, kwargs):
+            node.op, node.target = "call_method", name
+
+
+class _Reached(BaseException):
+    """Carries the operation that a call arrived at."""
+
+
+class _First(TorchDispatchMode):
+    """Stops at the first operation."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _Reached(func, args, kwargs or {})
+
+
+def _reaches(function: Any, operation: Any, args: Any, kwargs: Any) -> bool:
+    """True if a function hands its arguments to an operation just as they are."""
+    try:
+        with _First():
+            function(*args, **kwargs)
+    except _Reached as reached:
+        found, *given = reached.args
+        ours, theirs = tree_leaves((args, kwargs)), tree_leaves(tuple(given))
+        return found is operation and len(ours) == len(theirs) and all(map(_is_same, ours, theirs))
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    return False
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other or (not isinstance(one, Tensor) and type(one) is type(other) and one == other)
+
+
+def _calls(graph: Graph) -> Iterable[Node]:
+    return (node for node in graph.nodes if node.op == "call_function")
+
+
+def _source(node: Node) -> Node:
+    """The node whose memory a node's value is in."""
+    while node.target is operator.getitem or getattr(node.target, "is_view", False) or _is_in_place(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_in_place(node: Node) -> bool:
+    """True for an operation that returns its first argument, changed."""
+    operation: Any = node.target
+    return is_mutable(node) and _is_written(operation._schema.arguments[0])
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _changed(node: Node) -> Iterable[Node]:
+    """The values whose memory an operation changes."""
+    operation: Any = node.target
+    arguments = operation._schema.arguments
+    given = {**{a.name: x for a, x in zip(arguments, node.args, strict=False)}, **node.kwargs}
+    written = [given.get(a.name) for a in arguments if _is_written(a)]
+    return (_source(each) for each in tree_leaves(written) if isinstance(each, Node))
+
+
+def _written(graph: Graph) -> set[Node]:
+    """Values that are changed in place, by the program or by whoever gets its results."""
+    results = next(node for node in graph.nodes if node.op == "output").all_input_nodes
+    changed = [each for node in filter(is_mutable, _calls(graph)) for each in _changed(node)]
+    return {_source(node) for node in (*results, *changed)}
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _is_small(node: Node) -> bool:
+    return all(each.nbytes <= _MOST_BYTES for each in layouts(node))
+
+
+def _key(value: Any) -> Hashable:
+    """Equal for arguments that are the same: 1, 1.0 and True are not."""
+    if isinstance(value, list | tuple):
+        return (type(value), *map(_key, value))
+    if isinstance(value, dict):
+        return tuple((name, _key(each)) for name, each in value.items())
+    return value if isinstance(value, Node) else (type(value), repr(value))
+
+
+# A torch optimiser's state, settings and hooks, which a recorded step relies on.
+
+
+class OptimizerSnapshot:
+    """An optimiser with its state, settings and hooks at one time.
+
+    Learning rates may change, as may the numbers in the tensors of its state; tensors for further parameters
+    may be added.
+
+    Args:
+        optimizer: the optimiser, or None if there is nothing to optimise.
+    """
+
+    def __init__(self, optimizer: Optimizer | None) -> None:
+        self._optimizer = optimizer
+        self.groups = [] if optimizer is None else list(optimizer.param_groups)
+        self._settings = _settings(self.groups)
+        self._hooks = step_hooks(optimizer)
+        self.take_state()
+
+    def take_state(self) -> None:
+        """Expect the tensors that make up the state of every parameter now."""
+        self._state: Any = {} if self._optimizer is None else self._optimizer.state
+        parts = ((p, part) for p, part in self._state.items() if isinstance(part, dict))
+        self._parts = [(p, part, tuple(part.values())) for p, part in parts]
+
+    def holds(self, optimizer: Optimizer | None) -> bool:
+        """True if this is the same optimiser, with the same state, settings and hooks."""
+        if optimizer is not self._optimizer:
+            return False
+        if optimizer is None:
+            return True
+        if step_hooks(optimizer) != self._hooks or _settings(optimizer.param_groups) != self._settings:
+            return False
+        return optimizer.state is self._state and self._holds_state()
+
+    def _holds_state(self) -> bool:
+        get = self._state.get
+        for p, part, values in self._parts:
+            if get(p) is not part or len(part) != len(values) or not all(map(is_, part.values(), values)):
+                return False
+        return True
+
+    @property
+    def rates(self) -> list[float | Tensor]:
+        """The learning rate of every group, as it is now."""
+        return [group["lr"] for group in self.groups]
+
+
+def step_hooks(optimizer: Optimizer | None) -> tuple[Any, ...]:
+    """Hooks that run before and after an optimiser's step: its own, and the global ones but the library's."""
+    if optimizer is None:
+        return ()
+    given = (hook for hook in _global_optimizer_pre_hooks.items() if hook[1] is not refuse_natural_parameters)
+    return (
+        *(("before", *hook) for hook in given),
+        *(("before", *hook) for hook in optimizer._optimizer_step_pre_hooks.items()),
+        *(("after", *hook) for hook in optimizer._optimizer_step_post_hooks.items()),
+        *(("after", *hook) for hook in _global_optimizer_post_hooks.items()),
+    )
+
+
+def _settings(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Settings of parameter groups without their learning rates, and the ids of their parameters."""
+    return [
+        {
+            name: tuple(map(id, value)) if name == "params" else value
+            for name, value in group.items()
+            if name != "lr"
+        }
+        for group in groups
+    ]
+
+
+# Steps as CUDA graphs: all kernels of a step launched at once, the optimiser's among them.
+
+
+Result = TypeVar("Result")
+
+
+_WARM_UP = 3  # calls before the one that is recorded, for libraries and the allocator to settle
+
+
+class NotRecordable(RuntimeError):
+    """A function that a graph cannot hold; nothing was executed."""
+
+
+class CUDAGraph(Generic[Result]):
+    """A function on tensors as one graph.
+
+    The first calls run as they are, on a stream of their own; the next one is recorded, which executes
+    nothing, and replayed. Random numbers are fresh at each replay: torch's graphs see to that.
+
+    Args:
+        function: takes tensors on a GPU, changes nothing but tensors, in place, and returns tensors.
+
+    Raises:
+        NotRecordable: at the call that is to be recorded.
+    """
+
+    def __init__(self, function: Callable[..., Result]) -> None:
+        self.function = function
+        self._calls = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: list[Tensor] = []  # where the graph reads them
+        self._result: Result
+
+    def __call__(self, *inputs: Tensor) -> Result:
+        """The function's result; that of a graph is overwritten by the next call."""
+        if not self._inputs:
+            self._inputs = _like(inputs)
+        with torch.cuda.device(inputs[0].device):
+            for kept, given in zip(self._inputs, inputs, strict=True):
+                kept.copy_(given)
+            if self._graph is None and self._calls < _WARM_UP:
+                self._calls += 1
+                return self._aside()
+            if self._graph is None:
+                self._graph = self._record()
+            self._graph.replay()
+            return self._result
+
+    def _aside(self) -> Result:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            result = self.function(*self._inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        return result
+
+    def _record(self) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._result = self.function(*self._inputs)
+        except RuntimeError as error:
+            raise NotRecordable(str(error).splitlines()[0]) from error
+        return graph
+
+
+def _like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Fresh tensors of the same shapes and strides."""
+    return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
+
+
+class OptimizerOnDevice:
+    """A torch optimiser whose steps read nothing from the host, so that a graph may hold them.
+
+    Args:
+        optimizer: a fused or capturable one, or None if there is nothing to optimise.
+        device: where its parameters are.
+    """
+
+    def __init__(self, optimizer: Optimizer | None, device: torch.device) -> None:
+        self.optimizer, self._snapshot = optimizer, OptimizerSnapshot(optimizer)
+        self._groups = self._snapshot.groups
+        # As the fused kernels read them, whatever torch's default is.
+        self._rates = [torch.zeros((), dtype=torch.float32, device=device) for _ in self._groups]
+
+    @staticmethod
+    def possible(optimizer: Optimizer | None) -> bool:
+        """True if the optimiser can do without the host, and has no hooks, which no replay would run."""
+        groups = [] if optimizer is None else optimizer.param_groups
+        return not step_hooks(optimizer) and all(
+            group.get("fused") or group.get("capturable") for group in groups
+        )
+
+    def current(self, optimizer: Optimizer | None) -> bool:
+        """True if the optimiser still is the one that was given, with the same state."""
+        return self._snapshot.holds(optimizer)
+
+    def fill(self) -> None:
+        """Copy the learning rates to the device."""
+        for rate, lr in zip(self._rates, self._snapshot.rates, strict=True):
+            rate.copy_(lr) if isinstance(lr, Tensor) else rate.fill_(lr)
+
+    @contextmanager
+    def steps(self, skip: Tensor | None) -> Iterator[None]:
+        """Let the optimiser read learning rates from the device, and skip its step where ``skip`` is true.
+
+        Only fused optimisers can skip.
+        """
+        optimizer: Any = self.optimizer
+        kept = [(group, group["lr"], group.get("capturable")) for group in self._groups]
+        fused = bool(kept) and all(group.get("fused") for group in self._groups)
+        for (group, _, capturable), rate in zip(kept, self._rates, strict=True):
+            group["lr"] = rate
+            if capturable is not None:
+                group["capturable"] = True
+        if fused and skip is not None:
+            optimizer.found_inf = skip.float()
+        try:
+            yield
+            self._snapshot.take_state()  # a first step made it; a graph writes to it from then on
+        finally:
+            for group, lr, capturable in kept:
+                group["lr"] = lr
+                if capturable is not None:
+                    group["capturable"] = capturable
+            if fused and skip is not None:
+                del optimizer.found_inf
+
 
 TensorProgram = Callable[..., tuple[Tensor, ...]]
-_aten = torch.ops.aten
+
+
 _DEVICES = ("cpu", "cuda")
+
+
 _EXPENSIVE = (_aten.digamma.default, _aten.lgamma.default, _aten.polygamma.default, _aten.pow.Scalar)
 
 

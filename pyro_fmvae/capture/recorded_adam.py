@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from pyro_fmvae.capture.optimizer_snapshot import OptimizerSnapshot, step_hooks
+from pyro_fmvae.capture.playback import OptimizerSnapshot, step_hooks
 
 _UNSUPPORTED = ("amsgrad", "maximize", "differentiable")
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_fmvae.untrusted import check_type
+from pyro_fmvae.files.untrusted import check_type
 
 LARGEST: Final = 2**24
 """Largest count: beyond it, float32 has no longer every whole number."""

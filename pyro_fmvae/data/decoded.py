@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from pyro_fmvae.memory import describe, limit
+from pyro_fmvae.files.memory import describe, limit
 
 KEPT: Final = 30 * 24 * 3600.0
 """Seconds for which a decoded file is kept after it was last used."""

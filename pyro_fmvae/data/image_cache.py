@@ -15,7 +15,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from pyro_fmvae.data.decoded import first_writable, forget_unused, mark_used, write_npy
-from pyro_fmvae.memory import check_fits, limit
+from pyro_fmvae.files.memory import check_fits, limit
 
 logger = logging.getLogger("pyro_fmvae")
 

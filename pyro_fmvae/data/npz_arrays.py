@@ -7,7 +7,7 @@ from typing import IO, BinaryIO
 
 import numpy as np
 
-from pyro_fmvae.memory import check_fits
+from pyro_fmvae.files.memory import check_fits
 
 
 def read_arrays(
@@ -16,7 +16,7 @@ def read_arrays(
     """Read the named arrays of a .npz file, without the optional ones that it lacks.
 
     Nothing is unpacked unless everything that is asked for fits into memory, by the file's own account:
-    see :func:`~pyro_fmvae.memory.check_fits`.
+    see :func:`~pyro_fmvae.files.memory.check_fits`.
 
     Raises:
         FileNotFoundError: there is no such file.

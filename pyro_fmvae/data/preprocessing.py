@@ -17,7 +17,7 @@ from pyro_fmvae.data.column_transform import ColumnTransform, column_in_words
 from pyro_fmvae.data.count_table import CountTable
 from pyro_fmvae.data.patch_transform import PatchTransform
 from pyro_fmvae.data.storage import as_float, to_real, to_stored
-from pyro_fmvae.untrusted import check_type
+from pyro_fmvae.files.untrusted import check_type
 
 _SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 

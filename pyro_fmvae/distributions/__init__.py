@@ -9,18 +9,13 @@ from pyro_fmvae.distributions.column_normal_gamma import (
     ColumnNormalGammaFamily,
     NaturalColumnNormalGamma,
 )
-from pyro_fmvae.distributions.count_observation import (
-    NegativeBinomialObservation,
-    PoissonObservation,
-)
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, DirichletFamily, NaturalDirichlet
 from pyro_fmvae.distributions.expected_log_prob import (
     component_table,
     expected_log_prob,
     register_expected_log_prob,
 )
-from pyro_fmvae.distributions.expected_superposition import expected_linear_normal
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily, ScalarFamily
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
 from pyro_fmvae.distributions.full_component import FullComponent
 from pyro_fmvae.distributions.gamma import GAMMA, GammaFamily, NaturalGamma
@@ -29,7 +24,6 @@ from pyro_fmvae.distributions.inverse_gamma import INVERSE_GAMMA, InverseGammaFa
 from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
 from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain, SmoothedStates
 from pyro_fmvae.distributions.marginal_component import MarginalComponent
-from pyro_fmvae.distributions.matrix_normal import MatrixNormal
 from pyro_fmvae.distributions.matrix_normal_wishart import (
     MATRIX_NORMAL_WISHART,
     MatrixNormalWishart,
@@ -39,6 +33,7 @@ from pyro_fmvae.distributions.matrix_normal_wishart import (
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
 from pyro_fmvae.distributions.multivariate_normal import (
     MULTIVARIATE_NORMAL,
+    MatrixNormal,
     MultivariateNormalFamily,
     NaturalMultivariateNormal,
 )
@@ -66,13 +61,17 @@ from pyro_fmvae.distributions.normal_wishart import (
     NormalWishart,
     NormalWishartFamily,
 )
-from pyro_fmvae.distributions.observation import BernoulliObservation, GaussianObservation, Observation
+from pyro_fmvae.distributions.observation import (
+    BernoulliObservation,
+    GaussianObservation,
+    NegativeBinomialObservation,
+    Observation,
+    PoissonObservation,
+)
 from pyro_fmvae.distributions.poisson_component import PoissonComponent
 from pyro_fmvae.distributions.relaxation import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
-from pyro_fmvae.distributions.scalar_family import ScalarFamily
-from pyro_fmvae.distributions.spike_and_slab import SpikeAndSlab
-from pyro_fmvae.distributions.spike_and_slab_mixture import SpikeAndSlabMixture
-from pyro_fmvae.distributions.superposition import LinearNormal, MaxNormal
+from pyro_fmvae.distributions.spike_and_slab import SpikeAndSlab, SpikeAndSlabMixture
+from pyro_fmvae.distributions.superposition import LinearNormal, MaxNormal, expected_linear_normal
 from pyro_fmvae.distributions.wishart import WISHART, NaturalWishart, RateWishart, WishartFamily
 
 __all__ = [

@@ -10,9 +10,8 @@ from torch.distributions import Distribution, Uniform
 
 from pyro_fmvae.distributions.bregman import stirling_gap, x_log_x_gap
 from pyro_fmvae.distributions.dirichlet import DIRICHLET
-from pyro_fmvae.distributions.exponential_family import to_float64
+from pyro_fmvae.distributions.exponential_family import ScalarFamily, to_float64
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
-from pyro_fmvae.distributions.scalar_family import ScalarFamily
 
 
 class BetaFamily(ScalarFamily):

@@ -16,9 +16,12 @@ from torch.distributions import constraints
 
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily
 from pyro_fmvae.distributions.mixture import Component
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
+from pyro_fmvae.distributions.natural_distribution import (
+    NaturalDistribution,
+    StandardDistribution,
+    register_family,
+)
 from pyro_fmvae.distributions.normal_gamma import NORMAL_GAMMA, NormalGamma
-from pyro_fmvae.distributions.standard_distribution import StandardDistribution
 from pyro_fmvae.distributions.superposition import RealOrMissing
 
 

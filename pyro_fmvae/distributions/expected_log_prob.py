@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, NaturalDirichlet
 from pyro_fmvae.distributions.full_component import FullComponent
 from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
-from pyro_fmvae.distributions.natural_distribution import stats_under
+from pyro_fmvae.distributions.natural_distribution import stats_under, unwrap
 
 Posteriors = Mapping[str, Distribution]
 Formula = Callable[[Distribution, Distribution, Posteriors], Tensor]
@@ -45,13 +45,6 @@ def register_expected_log_prob(q: type[Distribution], p: type[Distribution]) -> 
         return formula
 
     return decorate
-
-
-def unwrap(fn: Distribution) -> Distribution:
-    """The distribution inside any ``Independent`` wrappers."""
-    while isinstance(fn, torch.distributions.Independent):
-        fn = fn.base_dist
-    return fn
 
 
 def expected_log_prob(q: Distribution, p: Distribution, posteriors: Posteriors) -> Tensor:

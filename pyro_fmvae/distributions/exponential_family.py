@@ -26,13 +26,101 @@ and 12-14.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, ExpTransform, Transform, constraints, transform_to
 
-from pyro_fmvae.distributions import backward_rules
+# Functions with a backward of their own, by which natural gradients reach λ.
+#
+# The rules are explained in :mod:`pyro_fmvae.distributions.exponential_family`.
+
+
+def expected_stats(natural: Tensor, family: "ExponentialFamily") -> Tensor:
+    """E[t] [..., P] of λ [..., P], whose gradient passes to λ unchanged."""
+    return _ExpectedStats.apply(natural, family)
+
+
+def standard_parameters(natural: Tensor, family: "ExponentialFamily") -> tuple[Tensor, ...]:
+    """Standard parameters of λ [..., P], whose gradients reach λ through the inverse Fisher matrix."""
+    return _Standard.apply(natural, family)
+
+
+def relative_entropy(
+    natural: Tensor, prior: Tensor, stats: Tensor | None, family: "ExponentialFamily"
+) -> Tensor:
+    """KL(λ || λ₀) [...], which gives λ the gradient λ - λ₀ and λ₀ the ordinary one; E[t] may be given."""
+    return _RelativeEntropy.apply(natural, prior, stats, family)
+
+
+class _ExpectedStats(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, natural: Tensor, family: "ExponentialFamily") -> Tensor:
+        return family.mean_stats(natural)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+class _Standard(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, natural: Tensor, family: "ExponentialFamily") -> tuple[Tensor, ...]:
+        standard = tuple(parameter.clone() for parameter in family.unpack(natural))
+        ctx.save_for_backward(*standard)
+        ctx.family = family
+        return standard
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.family.inverse_fisher(ctx.saved_tensors, grads), None
+
+
+class _RelativeEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, natural: Tensor, prior: Tensor, stats: Tensor | None, family: "ExponentialFamily"
+    ) -> Tensor:
+        stats = family.mean_stats(natural) if stats is None else stats
+        ctx.save_for_backward(natural, prior, stats)
+        ctx.family = family
+        return family.relative_entropy(natural, prior, stats)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        natural, prior, stats = ctx.saved_tensors
+        grad = grad.unsqueeze(-1)
+        to_prior = None
+        if ctx.needs_input_grad[1]:
+            to_prior = (grad * (ctx.family.mean_stats(prior) - stats)).sum_to_size(prior.shape)
+        return (natural - prior).mul_(grad).sum_to_size(natural.shape), to_prior, None, None
+
+
+class _ScaleGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, factor: Tensor | float) -> Tensor:
+        ctx.factor = factor
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.factor, None
+
+
+def scale_gradient(tensor: Tensor, factor: Tensor | float) -> Tensor:
+    """Multiply the gradient by ``factor`` on the way back; the values stay as they are.
+
+    Args:
+        tensor: of any shape.
+        factor: a number or a tensor. Where the tensor lacks its dimensions it is expanded to them, so that
+            each part of the gradient is multiplied by its own factor before they are added up.
+    """
+    if isinstance(factor, Tensor):
+        tensor = tensor.expand(torch.broadcast_shapes(tensor.shape, factor.shape))
+    return _ScaleGradient.apply(tensor, factor)
+
 
 LEAST_SHARE = 1e-11  # that a difference has to keep of its terms, which float64 rounds at 1e-16
 
@@ -253,13 +341,13 @@ class ExponentialFamily(ABC):
 
     def expected_stats(self, natural: Tensor) -> Tensor:
         """E[t] [..., P], whose backward delivers natural gradients to λ."""
-        return backward_rules.expected_stats(natural, self)
+        return expected_stats(natural, self)
 
     def standard(self, natural: Tensor) -> tuple[Tensor, ...]:
         """Standard parameters, whose backward delivers natural gradients to λ."""
         if torch.is_inference_mode_enabled():  # even where ``lazy_property`` has enabled gradients
             return self.unpack(natural)
-        return backward_rules.standard_parameters(natural, self)
+        return standard_parameters(natural, self)
 
     def kl(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """KL(λ || λ₀) [...], whose backward delivers λ - λ₀ to λ, and the ordinary gradient to λ₀.
@@ -269,9 +357,7 @@ class ExponentialFamily(ABC):
             prior: λ₀, [..., P] or broadcastable to that.
             stats: E[t] at λ if it is known already, [..., P].
         """
-        return backward_rules.relative_entropy(
-            natural, prior, None if stats is None else stats.detach(), self
-        )
+        return relative_entropy(natural, prior, None if stats is None else stats.detach(), self)
 
 
 def _no_components(family: ExponentialFamily, method: str) -> str:
@@ -298,3 +384,57 @@ def unless_cancelled(difference: Tensor, term: Tensor) -> Tensor:
 def to_float64(tensor: Tensor) -> Tensor:
     """The tensor in float64, on the CPU if its own device has no float64 (Apple's)."""
     return tensor.to("cpu" if tensor.device.type == "mps" else tensor.device, torch.float64)
+
+
+# Families of one number whose statistics are products of functions of it.
+
+
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "x": lambda x: x,
+    "1/x": torch.reciprocal,
+    "log": torch.log,
+    "log1m": lambda x: torch.log1p(-x),
+}
+
+
+class ScalarFamily(ExponentialFamily):
+    """A family of numbers. The elements of a larger site are a batch of its members.
+
+    A subclass names its statistics and says what they are good for: the standard parameters, A(λ), E[t], the
+    inverse Fisher matrix and the domain.
+
+    Attributes:
+        statistics: the monomials that t consists of, in order; see :attr:`ExponentialFamily.monomials`.
+    """
+
+    statistics: ClassVar[tuple[tuple[str, ...], ...]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.monomials = frozenset(cls.statistics)
+
+    def event_shape(self, size: int) -> torch.Size:
+        """(), the shape of a number."""
+        if size != len(self.statistics):
+            raise ValueError(
+                f"natural: expected shape [..., {len(self.statistics)}], got {size} as last size"
+            )
+        return torch.Size()
+
+    def size(self, event: torch.Size) -> int:
+        """How many statistics there are."""
+        if len(event):
+            raise ValueError(f"{type(self).__name__}: expected values that are numbers, got {list(event)}")
+        return len(self.statistics)
+
+    def locate(self, monomial: tuple[str, ...], elements: tuple[Tensor, ...], event: torch.Size) -> Tensor:
+        """The place of the monomial among the statistics."""
+        return torch.full_like(elements[0], self.statistics.index(monomial))
+
+    def stats(self, value: Tensor) -> Tensor:
+        """The statistics at numbers [...]: [..., P]."""
+        products = (
+            torch.stack([_FUNCTIONS[name](value) for name in monomial]).prod(0)
+            for monomial in self.statistics
+        )
+        return torch.stack(tuple(products), -1)

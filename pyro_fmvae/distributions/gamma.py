@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.distributions import AffineTransform, Distribution, Exponential
 
 from pyro_fmvae.distributions.bregman import log_gap, stirling_gap
-from pyro_fmvae.distributions.exponential_family import to_float64
+from pyro_fmvae.distributions.exponential_family import ScalarFamily, to_float64
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
-from pyro_fmvae.distributions.scalar_family import ScalarFamily
 
 
 class GammaFamily(ScalarFamily):

@@ -9,10 +9,11 @@ from torch.distributions import Distribution
 
 from pyro_fmvae.distributions.gamma import NaturalGamma
 from pyro_fmvae.distributions.inverse_gamma import NaturalInverseGamma
-from pyro_fmvae.distributions.joint_matrix_parts import JointMatrix, JointMatrixNoise
 from pyro_fmvae.distributions.joint_parts import (
     JointGamma,
     JointInverseGamma,
+    JointMatrix,
+    JointMatrixNoise,
     JointMultivariateNormal,
     JointNoise,
     JointNoiseVariance,

@@ -17,7 +17,8 @@ from torch.nn.functional import pad
 from pyro_fmvae.distributions.chain import check_duration, check_lengths
 from pyro_fmvae.distributions.chunks import Sequences, masks_of
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianChunks, GaussianPath
-from pyro_fmvae.distributions.gaussian_noise import (
+from pyro_fmvae.distributions.masked import is_masked
+from pyro_fmvae.distributions.observation import (
     Density,
     GaussianNoise,
     Number,
@@ -27,7 +28,6 @@ from pyro_fmvae.distributions.gaussian_noise import (
     itself,
     log_density,
 )
-from pyro_fmvae.distributions.masked import is_masked
 
 _VAGUE = 1e-3  # of the precision of the initial state, where a chunk begins in the middle of its sequence
 

@@ -17,7 +17,8 @@ from torch.distributions.utils import lazy_property
 
 from pyro_fmvae.distributions.chunks import cut
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain, GaussianChunks, GaussianPath
-from pyro_fmvae.distributions.gaussian_noise import (
+from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
+from pyro_fmvae.distributions.observation import (
     Density,
     GaussianNoise,
     Number,
@@ -27,7 +28,6 @@ from pyro_fmvae.distributions.gaussian_noise import (
     itself,
     log_density,
 )
-from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
 
 
 class LinearGaussianChain(TorchDistribution):
@@ -108,9 +108,9 @@ class LinearGaussianChain(TorchDistribution):
             density(self.noise, value)[..., None, None].double(),
         )
         _, there, counts = self.dynamics.masks or (1.0, 1.0, 1.0)
-        whole = self.dynamics.chain(number, density).times(*_seen(tables, there))
+        whole = self.dynamics.chain(number, density).times(*_observation_weights(tables, there))
         if isinstance(whole, GaussianChunks):
-            return replace(whole, part=whole.part.times(*_seen(tables, counts)))
+            return replace(whole, part=whole.part.times(*_observation_weights(tables, counts)))
         return whole
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class LinearGaussianChain(TorchDistribution):
         return SmoothedStates(self, value)
 
 
-def _seen(tables: tuple[Tensor, ...], there: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
+def _observation_weights(tables: tuple[Tensor, ...], there: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
     """Weights of states by observations at some steps, as :meth:`GaussianChain.times` takes them."""
     precision, linear, constant = (there * table for table in tables)
     return precision, linear.squeeze(-2), constant.sum((-3, -2, -1))

@@ -17,9 +17,12 @@ from torch.distributions import constraints
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
 from pyro_fmvae.distributions.multivariate_normal import MULTIVARIATE_NORMAL
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
+from pyro_fmvae.distributions.natural_distribution import (
+    NaturalDistribution,
+    StandardDistribution,
+    register_family,
+)
 from pyro_fmvae.distributions.normal_gamma import NEAR
-from pyro_fmvae.distributions.standard_distribution import StandardDistribution
 from pyro_fmvae.distributions.wishart import (
     WISHART,
     draw_factor,

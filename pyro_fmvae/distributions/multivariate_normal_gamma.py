@@ -17,9 +17,12 @@ from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64, unless_cancelled
 from pyro_fmvae.distributions.gamma import GAMMA
 from pyro_fmvae.distributions.multivariate_normal import MULTIVARIATE_NORMAL
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
+from pyro_fmvae.distributions.natural_distribution import (
+    NaturalDistribution,
+    StandardDistribution,
+    register_family,
+)
 from pyro_fmvae.distributions.normal_gamma import NEAR
-from pyro_fmvae.distributions.standard_distribution import StandardDistribution
 
 _SMALLEST_PRECISION = 1e-30
 

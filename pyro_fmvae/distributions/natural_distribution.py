@@ -6,17 +6,49 @@ from typing import Any, ClassVar, TypeVar
 
 import pyro.distributions as dist
 import torch
+from pyro.distributions import TorchDistribution
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
-from torch.distributions import Distribution, constraints, register_kl
+from torch.distributions import (
+    Distribution,
+    constraints,
+    register_kl,
+)
 from torch.distributions.utils import lazy_property
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from pyro_fmvae.distributions.backward_rules import scale_gradient
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
-from pyro_fmvae.distributions.standard_distribution import StandardDistribution
+from pyro_fmvae.distributions.exponential_family import ExponentialFamily, scale_gradient, to_float64
+
+# Members of exponential families in standard parameters, where torch has no such distribution.
+
+
+class StandardDistribution(TorchDistribution):
+    """Base of a family's members in standard parameters, which are tensors that ``arg_constraints`` names.
+
+    Each is kept expanded to the batch shape, with a shape of its own behind it. ``register_family`` has torch
+    find the KL divergence between two members.
+    """
+
+    has_rsample = True
+
+    @property
+    def standard(self) -> tuple[Tensor, ...]:
+        """The parameters in the order of the arguments, in the dtype in which they are kept."""
+        return tuple(getattr(self, name) for name in self.arg_constraints)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """Expand every parameter to ``batch_shape``."""
+        new: Any = self._get_checked_instance(type(self), _instance)
+        for name, parameter in zip(self.arg_constraints, self.standard, strict=True):
+            own = parameter.shape[len(self.batch_shape) :]
+            setattr(new, name, parameter.expand(*batch_shape, *own))
+        TorchDistribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
 
 N = TypeVar("N", bound="type[NaturalDistribution]")
+
 
 _NATURAL: dict[type[Distribution], "type[NaturalDistribution]"] = {}
 
@@ -288,7 +320,7 @@ class NaturalParameter(torch.nn.Parameter):
     Attributes:
         moves: where steps of rate 1 move it: 1 there and 0 elsewhere, [C + 1, ..., 1], a row for each of C
             turns and one of 1 for all at once. None if it moves in each. An ELBO leaves it here, for
-            :class:`~pyro_fmvae.optim.NaturalGradient`; copies have none.
+            :class:`~pyro_fmvae.infer.natural_gradient.NaturalGradient`; copies have none.
     """
 
     moves: Tensor | None = None
@@ -300,3 +332,27 @@ class NaturalParameter(torch.nn.Parameter):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Copy as this class; torch's own rule would give a plain ``Parameter``."""
         return NaturalParameter, (self.data, self.requires_grad)
+
+
+def natural_prior(prior: Distribution) -> NaturalDistribution:
+    """A prior in natural parameters: of the class that its conjugate posteriors have, λ detached.
+
+    Raises:
+        NotImplementedError: no conjugate posterior is known for the class.
+    """
+    prior = unwrap(prior)
+    kind = natural_class(prior)
+    if kind is None:
+        raise NotImplementedError(
+            f"no conjugate posterior is known for {type(prior).__name__}; take a prior of a family that has "
+            f"one ({', '.join(sorted(known_priors()))}), or add the family with register_family"
+        )
+    natural = natural_of(prior, kind.family).detach()
+    return kind(natural.expand(*prior.batch_shape, natural.shape[-1]))
+
+
+def unwrap(fn: Distribution) -> Distribution:
+    """The distribution inside any ``Independent`` wrappers."""
+    while isinstance(fn, torch.distributions.Independent):
+        fn = fn.base_dist
+    return fn

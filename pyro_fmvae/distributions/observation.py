@@ -3,13 +3,14 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro.distributions as dist
 import torch
+from pyro.distributions import MaskedDistribution
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 
 class Observation(ABC):
@@ -175,3 +176,167 @@ class _NormalLogProb(torch.autograd.Function):
             None if each is None else each.sum_to_size(shape)
             for each, shape in zip(grads, ctx.shapes, strict=True)
         )
+
+
+# Observation models of counts, such as the molecules of each gene in a cell. Lopez et al. (2018).
+
+
+LEAST_MEAN = 1e-4  # that a decoder starts with
+
+
+CONCENTRATIONS = 0.1, 100.0  # range of those that it starts with
+
+
+class CountObservation(Observation):
+    """Counts of D columns, independent given their means. The first of the decoder's numbers is log E[x].
+
+    A data point holds the D counts and then, if there are batches, the number of its own. Only the counts are
+    explained. Their total and the batch are given: :meth:`density` hands both to the decoder.
+
+    Args:
+        columns: D.
+    """
+
+    def __init__(self, columns: int) -> None:
+        super().__init__(1)
+        self.columns = columns
+
+    def explained(self, x: Tensor) -> Tensor:
+        """The counts [..., D]."""
+        return x[..., : self.columns]
+
+    def density(self, decoder: Callable[..., Tensor], z: Tensor, x: Tensor) -> Distribution:
+        """p(counts | z, total, batch); the decoder is a :class:`~pyro_fmvae.nn.CountDecoder`."""
+        total = self.explained(x).sum(-1, keepdim=True)
+        return self(decoder(z, total, x[..., self.columns :]))
+
+    def mean(self, features: Tensor) -> Tensor:
+        """E[x]."""
+        return self._split(features)[0].exp()
+
+    @abstractmethod
+    def __call__(self, features: Tensor) -> Distribution:
+        """The density of counts [..., D]."""
+
+
+class PoissonObservation(CountObservation):
+    """Counts whose variance is their mean."""
+
+    outputs = 1
+
+    def __call__(self, features: Tensor) -> Distribution:
+        """Poisson(mean), columns independent."""
+        return dist.Poisson(self.mean(features)).to_event(1)
+
+    def std(self, features: Tensor) -> Tensor:
+        """Square root of the mean."""
+        return self.mean(features).sqrt()
+
+    def features(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Log of the mean; the standard deviation follows from it."""
+        return mean.clamp(min=LEAST_MEAN).log().unsqueeze(-2)
+
+
+class NegativeBinomialObservation(CountObservation):
+    """Counts of variance m + m² / θ, for a mean m. The second of the decoder's numbers is log θ."""
+
+    outputs = 2
+
+    def __call__(self, features: Tensor) -> Distribution:
+        """NegativeBinomial of θ failures and mean m, columns independent."""
+        log_mean, log_concentration = self._split(features)
+        negative = dist.NegativeBinomial(log_concentration.exp(), logits=log_mean - log_concentration)
+        return negative.to_event(1)
+
+    def std(self, features: Tensor) -> Tensor:
+        """Square root of m + m² / θ."""
+        log_mean, log_concentration = self._split(features)
+        return (log_mean.exp() + (2 * log_mean - log_concentration).exp()).sqrt()
+
+    def features(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Logs of the mean and of θ, by moments; θ is kept within 0.1 and 100."""
+        beyond = (std.square() - mean).clamp(min=LEAST_MEAN)
+        concentration = (mean.square() / beyond).clamp(*CONCENTRATIONS)
+        return torch.stack([mean.clamp(min=LEAST_MEAN).log(), concentration.log()], -2)
+
+
+# Normal distributions of the noise in a linear system, by mean and precision.
+
+Number = Callable[[Tensor], Tensor]
+
+
+Density = Callable[[Distribution, Tensor], Tensor]
+
+
+def itself(tensor: Tensor) -> Tensor:
+    """A tensor that has numbers."""
+    return tensor
+
+
+def log_density(fn: Distribution, value: Tensor) -> Tensor:
+    """The log-density of a value under a distribution that has numbers."""
+    return fn.log_prob(value)
+
+
+def by_step(matrix: Tensor) -> Tensor:
+    """A matrix with a dimension of steps, if it has dimensions of sequences before it."""
+    return matrix.unsqueeze(-3) if matrix.dim() > 2 else matrix
+
+
+class GaussianNoise(NamedTuple):
+    """A normal distribution by its mean and its precision, which may be values that are not there.
+
+    Args:
+        loc: [..., N].
+        precision: a matrix [..., N, N], or its diagonal [..., N].
+        is_full: whether it is a matrix.
+    """
+
+    loc: Tensor
+    precision: Tensor
+    is_full: bool
+
+    @classmethod
+    def of(cls, fn: Any) -> "GaussianNoise":
+        """Noise of a distribution, with a precision of 0 where it is masked."""
+        if isinstance(fn, Independent):
+            return cls.of(fn.base_dist)
+        if isinstance(fn, MaskedDistribution):
+            loc, precision, is_full = cls.of(fn.base_dist)
+            mask = torch.as_tensor(fn._mask, dtype=precision.dtype, device=precision.device)
+            return cls(loc, precision * mask[(..., *(None,) * (fn.event_dim + is_full))], is_full)
+        if isinstance(fn, Normal):
+            return cls(fn.loc, fn.scale**-2, False)
+        if isinstance(fn, MultivariateNormal):
+            known = "precision_matrix" in vars(fn)
+            tril = fn._unbroadcasted_scale_tril
+            return cls(fn.loc, fn.precision_matrix if known else torch.cholesky_inverse(tril), True)
+        raise TypeError(type(fn).__name__)
+
+    def times(self, matrix: Tensor) -> Tensor:
+        """The precision times a matrix [..., N, M]."""
+        return self.precision @ matrix if self.is_full else self.precision.unsqueeze(-1) * matrix
+
+    def matrix(self, number: Number) -> Tensor:
+        """The expected precision, [..., N, N]."""
+        return number(self.precision) if self.is_full else torch.diag_embed(number(self.precision))
+
+
+def check_gaussian(name: str, fn: Distribution) -> None:
+    """Refuse a distribution of another kind, under the name of its argument."""
+    try:
+        GaussianNoise.of(fn)
+    except TypeError as error:
+        raise ValueError(
+            f"{name}: expected a MultivariateNormal or Normal(...).to_event(1), masked or not, got {error}"
+        ) from None
+
+
+def batch_of(noise: Distribution, steps: int) -> torch.Size:
+    """The batch shape of a noise without its dimension of steps."""
+    if noise.batch_shape[-1:].numel() not in (1, steps):
+        raise ValueError(
+            f"noise: expected a batch shape that ends with 1 or the {steps} steps, if it has one, got "
+            f"{list(noise.batch_shape)}"
+        )
+    return noise.batch_shape[:-1]

@@ -5,10 +5,14 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import Distribution, constraints
+
+from pyro_fmvae.distributions.expected_log_prob import Posteriors, register_expected_log_prob
+from pyro_fmvae.distributions.natural_distribution import unwrap
 
 LARGEST = 2**22  # numbers in a temporary of `largest`
 
@@ -88,7 +92,7 @@ class LinearNormal(Superposition):
     """x ~ N(W s, σ² I).
 
     Under ``TraceConjugate_ELBO`` causes need not be drawn: see
-    :func:`pyro_fmvae.distributions.expected_superposition.expected_linear_normal`. Arguments as for
+    :func:`pyro_fmvae.distributions.superposition.expected_linear_normal`. Arguments as for
     :class:`Superposition`.
     """
 
@@ -144,3 +148,40 @@ def largest(causes: Tensor, weight: Tensor) -> Tensor:
     for part in parts[1:]:
         result = torch.maximum(result, part)
     return result
+
+
+# E_q[log p(x | causes)] in closed form, where the mean of x is linear in the causes.
+
+
+@register_expected_log_prob(dist.Delta, LinearNormal)
+def expected_linear_normal(q: dist.Delta, p: LinearNormal, posteriors: Posteriors) -> Tensor:
+    """E[log N(x; W s, σ² I)] [...]: it depends on s through its mean and variance alone.
+
+    Missing elements of x (NaN) are left out. Causes are independent, or independent in groups whose
+    ``superposed_variance(W)`` gives the variance of W s.
+
+    Args:
+        q: x, observed.
+        p: the model's distribution.
+        posteriors: that of ``causes``, with batch shape [...].
+
+    Raises:
+        NotImplementedError: a posterior whose dimensions may depend on each other in another way.
+    """
+    causes: Any = unwrap(posteriors["causes"])
+    weight = p.weight
+    if hasattr(causes, "superposed_variance"):
+        variance = causes.superposed_variance(weight)
+    elif _independent(posteriors["causes"]):
+        variance = causes.variance @ weight.square().T
+    else:
+        raise NotImplementedError(
+            f"causes: no closed form of the variance of W s under {type(causes).__name__}; expected "
+            "independent dimensions, or a method superposed_variance"
+        )
+    return normal_log_prob(q.v, causes.mean @ weight.T, variance, p.scale)
+
+
+def _independent(fn: Distribution) -> bool:
+    """True if the last dimension of the event holds independent numbers."""
+    return isinstance(fn, torch.distributions.Independent) and fn.base_dist.event_shape == ()

@@ -9,8 +9,8 @@ from torch import Tensor
 from pyro_fmvae.capture import CapturedFreeGaussian
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
-from pyro_fmvae.infer.elbo.per_point import loss_per_point
-from pyro_fmvae.ranks import Ranks, by_rows
+from pyro_fmvae.infer.elbo import loss_per_point
+from pyro_fmvae.infer.ranks import Ranks, by_rows
 
 LARGEST_SEED = 2**63 - 1
 
@@ -32,7 +32,7 @@ def amortisation_gap(
     Args:
         model: a ``VAE`` or a ``FactorialMixtureVAE``, in ``eval()`` mode; its parameters do not change.
         batches: (x, ...) per batch; labels are not used.
-        steps, learning_rate: see :class:`~pyro_fmvae.em.free_gaussian.FreeGaussian`.
+        steps, learning_rate: see :class:`~pyro_fmvae.infer.free_gaussian.FreeGaussian`.
         num_samples: draws of z per point, for the bounds.
         seed: seed of all draws; the generator's state is restored afterwards.
         ranks: those that share the points of each batch; None: this process is alone.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
-from pyro_fmvae.ranks import Ranks, own_rows
+from pyro_fmvae.infer.ranks import Ranks, own_rows
 
 
 class Evaluable(Protocol):

@@ -15,11 +15,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from pyro_fmvae import checkpoint
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate.randomness import seeded
-from pyro_fmvae.nn.initialization import scaled_normal_
-from pyro_fmvae.nn.sizes import check_event, check_sizes
+from pyro_fmvae.files import checkpoint
+from pyro_fmvae.nn.sizes import check_event, check_sizes, scaled_normal_
 
 CHANNELS: Final = (16, 32, 64, 64)
 SMALLEST: Final = 16  # pixels on a side: each convolution halves them
@@ -163,7 +162,7 @@ def _blur(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def save_judge(judge: Judge, folder: Path) -> None:
-    """Save a judge as safetensors and JSON (see :mod:`pyro_fmvae.checkpoint`)."""
+    """Save a judge as safetensors and JSON (see :mod:`pyro_fmvae.files.checkpoint`)."""
     state = {
         "image_shape": judge.image_shape,
         "label_sizes": judge.label_sizes,

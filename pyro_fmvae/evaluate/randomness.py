@@ -40,3 +40,19 @@ def seeded(seed: int) -> Iterator[None]:
     """Start torch's generators (of GPUs in use, too) from a seed; restore them at the end."""
     with Stream(seed).open():
         yield
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of that name; ``auto`` is a GPU where there is one.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise ValueError(f"device: '{name}' cannot be used here ({str(error).splitlines()[0]})") from None
+    return device

@@ -11,8 +11,8 @@ from torch import Tensor
 from pyro_fmvae.evaluate.bounds import Evaluable
 from pyro_fmvae.evaluate.randomness import Stream
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
-from pyro_fmvae.infer.elbo.per_point import loss_per_point
-from pyro_fmvae.ranks import Ranks, by_rows
+from pyro_fmvae.infer.elbo import loss_per_point
+from pyro_fmvae.infer.ranks import Ranks, by_rows
 
 ROLES = {
     "kl": (Role.KL_Z, Role.KL_R),

@@ -18,7 +18,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import Bbox, TransformedBbox
 
-from pyro_fmvae.checkpoint import write_atomically
+from pyro_fmvae.files.checkpoint import write_atomically
 
 DPI: Final = 128  # a power of two: any whole number of pixels is a number of inches without rounding
 

@@ -8,13 +8,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pyro_fmvae.checkpoint import write_atomically
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.components import share_caption
 from pyro_fmvae.figures.draws import draw_codes, draw_latent
 from pyro_fmvae.figures.factors import Factors, with_block
 from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Page, shorten, wrap
 from pyro_fmvae.figures.tiles import as_images, cell_size
+from pyro_fmvae.files.checkpoint import write_atomically
 
 _TARGET = 128
 _GAP = 6

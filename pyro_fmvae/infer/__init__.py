@@ -1,20 +1,22 @@
 """Inference: the ELBO that integrates in closed form, its autoguide, and steps of SVI."""
 
+from pyro_fmvae.distributions.natural_distribution import natural_prior
 from pyro_fmvae.infer import seeding
 from pyro_fmvae.infer.autoguide import AutoConjugate
-from pyro_fmvae.infer.elbo.terms import Role, Term
-from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo import Role, Term, TraceConjugate_ELBO
 from pyro_fmvae.infer.enumeration import with_assignments
 from pyro_fmvae.infer.importance import log_weights
-from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.infer.posteriors import NaturalPosterior, natural_prior, to_natural, to_standard
+from pyro_fmvae.infer.natural_gradient import NaturalGradient, RobbinsMonro
+from pyro_fmvae.infer.posteriors import NaturalPosterior, param_statements, to_natural, to_standard
 from pyro_fmvae.infer.streams import posterior_as_prior
 from pyro_fmvae.infer.svi import ConjugateSVI
 
 __all__ = [
     "AutoConjugate",
     "ConjugateSVI",
+    "NaturalGradient",
     "NaturalPosterior",
+    "RobbinsMonro",
     "Role",
     "Term",
     "TraceConjugate_ELBO",

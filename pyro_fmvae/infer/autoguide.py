@@ -2,33 +2,314 @@
 
 import json
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyro
 import pyro.poutine as poutine
+import scipy  # type: ignore[import-untyped]
 import torch
-from pyro.infer.autoguide import AutoNormal
+from pyro.distributions import MultivariateStudentT
+from pyro.infer.autoguide import AutoGuide, AutoNormal
 from pyro.infer.autoguide.initialization import InitMessenger
-from torch import Tensor
-from torch.distributions import Distribution
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+from torch.distributions import Distribution, MultivariateNormal, Normal, StudentT, transform_to
 
-from pyro_fmvae.infer.conjugate_sites import ConjugateSites
-from pyro_fmvae.infer.elbo.frames import frames_of
-from pyro_fmvae.infer.elbo.kind import has_shorthand
-from pyro_fmvae.infer.elbo.own_values import OwnValues
+from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.infer.conjugate_sites import ConjugateSites, check_priors, harmless_value
+from pyro_fmvae.infer.elbo.density import device_of
+from pyro_fmvae.infer.elbo.plain import as_module
 from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
-from pyro_fmvae.infer.elbo.structure import sample_sites
+from pyro_fmvae.infer.elbo.shorthand import has_shorthand
+from pyro_fmvae.infer.elbo.structure import (
+    OwnValues,
+    Site,
+    are_rows,
+    check_same_points,
+    frames_of,
+    sample_sites,
+    unique_sites,
+)
 from pyro_fmvae.infer.elbo.trial_runs import FirstValues, at_first_values
-from pyro_fmvae.infer.elbo.unique_sites import unique_sites
-from pyro_fmvae.infer.fallback import GivenRows, PlatesOfBatch, WithFallback
-from pyro_fmvae.infer.first_run import check_priors, harmless_value
-from pyro_fmvae.infer.local_search import LocalSearch, plates_of_points
-from pyro_fmvae.infer.local_sites import LocalSites
-from pyro_fmvae.infer.parameters import GivenParameters, param_statements
-from pyro_fmvae.infer.posteriors import ConjugatePosterior, PosteriorDict
-from pyro_fmvae.infer.quantiles import medians_of_guide, quantiles_of_guide
+from pyro_fmvae.infer.local_sites import LocalSearch, LocalSites, plates_of_points
+from pyro_fmvae.infer.posteriors import (
+    ConjugatePosterior,
+    GivenParameters,
+    PosteriorDict,
+    check_shapes,
+    param_statements,
+)
 from pyro_fmvae.infer.starts import start_at_clusters, start_at_known_states, start_mixture
+
+# The part of an autoguide that samples what has no natural posterior, by another guide.
+
+
+class GivenRows(Messenger):
+    """Notes what plates are given as ``subsample=``.
+
+    Args:
+        wanted: names of plates; the run ends when all of them are there. None: it does not.
+
+    Attributes:
+        found: by plate.
+    """
+
+    def __init__(self, wanted: Set[str] | None = None) -> None:
+        super().__init__()
+        self._wanted, self.found = wanted, dict[str, Any]()
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if type(msg["fn"]).__name__ == "_Subsample" and msg["value"] is not None:
+            self.found[msg["name"]] = msg["value"]
+        if self._wanted is not None and self._wanted <= self.found.keys():
+            raise _AllFoundError
+
+
+class _AllFoundError(Exception):
+    """Ends a run."""
+
+
+@dataclass
+class PlatesOfBatch:
+    """The plates of the model's own batch, for a guide that has parameters for each of N points.
+
+    Pyro's autoguides draw rows of their own otherwise, whatever the model has as ``subsample=``.
+
+    Attributes:
+        model: the model.
+        sites: name of a plate that the model gives its rows → a site in it.
+        whole: see :func:`check_same_points`.
+    """
+
+    model: Callable[..., Any]
+    sites: Mapping[str, Site]
+    whole: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: Callable[..., Any], sites: Iterable[Site], given: Set[str]) -> "PlatesOfBatch | None":
+        """Return the plates of sites that are given rows; None if there are none."""
+        frames = [(frame, site) for site in sites for frame in site["cond_indep_stack"]]
+        inside = {frame.name: site for frame, site in frames if frame.vectorized and frame.name in given}
+        return cls(model, inside) if inside else None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[pyro.plate]:
+        """The plates; those of all data in order are left to the guide.
+
+        Raises:
+            ValueError: a batch that is not given by row numbers, or all points in another order.
+        """
+        given = GivenRows(self.sites.keys())
+        values = InitMessenger(_zero), FirstValues()
+        with suppress(_AllFoundError), torch.no_grad(), poutine.block(), values[0], values[1], given:
+            self.model(*args, **kwargs)
+        plates = []
+        for name, site in self.sites.items():
+            (frame,) = (frame for frame in site["cond_indep_stack"] if frame.name == name)
+            size, rows = frame.full_size or frame.size, given.found.get(name)
+            if rows is None:
+                continue
+            if are_rows(rows, size):
+                plates.append(_PlateOfRows(name, size, subsample=rows, dim=frame.dim))
+            elif len(rows) != size:
+                raise ValueError(
+                    f"site '{site['name']}': plate '{name}' has data as its subsample, so that the guide, "
+                    f"which has parameters for each of {size} points, can't tell which of them these are; "
+                    f"give it row numbers, subsample=rows, or, if '{site['name']}' is conjugate, write "
+                    f"AutoConjugate(model, local=['{name}'])"
+                )
+            else:
+                check_same_points(site["name"], name, rows, self.whole)
+        return plates
+
+
+def _zero(site: Site) -> Tensor:
+    """A value in the support of a site: that of 0 on the real line that it is mapped from."""
+    fn = site["fn"]
+    transform = transform_to(fn.support)
+    value: Tensor = transform(torch.zeros(transform.inverse_shape(fn.shape()), device=device_of(fn)))
+    return value
+
+
+class _PlateOfRows(pyro.plate):
+    """A plate that takes parameters in the order of its rows, also where these are all rows."""
+
+    def _postprocess_message(self, msg: Any) -> None:
+        super()._postprocess_message(msg)
+        events = msg["kwargs"].get("event_dim")
+        if msg["type"] == "param" and events is not None and self.subsample_size == self.size:
+            msg["value"] = msg["value"].index_select(self.dim - events, self._indices)
+
+
+class WithFallback(nn.Module):
+    """A guide that may have another one for its other sites, made after the state was loaded or before.
+
+    Attributes:
+        fallback: that guide; None if there is none yet.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fallback: Any = None
+        self._waiting: dict[str, Tensor] = {}
+        self._is_set_up = False
+
+    def make_fallback(
+        self,
+        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        model: Callable[..., Any],
+        args: Iterable[Any],
+        kwargs: dict[str, Any],
+        plates: Callable[..., list[pyro.plate]] | None = None,
+    ) -> None:
+        """Make the guide of the other sites, with the state that was loaded for it.
+
+        Args:
+            make: makes it from a model.
+            model: has no other sites than these.
+            args, kwargs: of the model.
+            plates: makes the plates of a batch from the arguments of the model; see :class:`PlatesOfBatch`.
+
+        Raises:
+            ValueError: the state has another shape.
+        """
+        with _own_parameters():
+            if self.fallback is None:
+                self.fallback = as_module("fallback", make(model))
+            if isinstance(self.fallback, AutoGuide) and self.fallback.create_plates is None:
+                self.fallback.create_plates = plates
+            if self._waiting:
+                with poutine.block():  # Pyro's autoguides have parameters after their first call
+                    self.fallback(*args, **kwargs)
+                check_shapes("fallback", self.fallback, self._waiting)
+                self.fallback.load_state_dict(self._waiting)
+                self._waiting = {}
+
+    def sample_fallback(self, args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, Tensor]:
+        """Sample the fallback's sites, if there is one; their values by name."""
+        if self.fallback is None:
+            return {}
+        run = poutine.trace(self.fallback)
+        with _own_parameters():
+            values = run(*args, **kwargs)
+        if isinstance(values, dict):  # as of Pyro's autoguides
+            return values
+        return {name: site["value"] for name, site in sample_sites(run.trace).items()}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Keep the state of a fallback that is not there yet; nothing is loaded if a shape differs."""
+        start = f"{prefix}fallback."
+        if self.fallback is None and not self._is_set_up:
+            names = [name for name in state_dict if name.startswith(start)]
+            self._waiting = {
+                name.removeprefix(start): state_dict.pop(name).detach().clone() for name in names
+            }
+        if self.fallback is not None:
+            check_shapes("fallback", self.fallback, state_dict, start)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination.update({f"{prefix}fallback.{name}": value for name, value in self._waiting.items()})
+
+
+def _own_parameters() -> Any:
+    """Keep a Pyro module's parameters out of the global store, where a second program could find them."""
+    return pyro.settings.context(module_local_params=True)
+
+
+# Quantiles of the single numbers of a distribution.
+
+_DRAWS = 4096
+
+
+_LOGARITHMS = 700.0  # of a positive number, at most: exp of more has no float64
+
+
+_HALVINGS = 64
+
+
+def quantiles_of(q: Distribution, probabilities: Sequence[float]) -> Tensor:
+    """Quantiles of each number of a distribution's values: [Q, *batch shape, *event shape].
+
+    Exact for a Normal and a Student-t, and where torch has the distribution function of a positive number;
+    else those of 4,096 draws.
+
+    Args:
+        q: in natural parameters or not.
+        probabilities: Q numbers.
+
+    Raises:
+        ValueError: a number that is not between 0 and 1.
+    """
+    if not all(0 < p < 1 for p in probabilities):
+        raise ValueError(f"quantiles: expected numbers between 0 and 1, got {list(probabilities)}")
+    dtype = q.mean.dtype
+    if isinstance(q, NaturalDistribution):
+        dtype = q.dtype
+        q = q.family.member(*q.standard)
+    if isinstance(q, MultivariateNormal):
+        q = Normal(q.mean, q.stddev)
+    elif isinstance(q, MultivariateStudentT):
+        q = StudentT(q.df.unsqueeze(-1), q.loc, q.scale_tril.norm(dim=-1))
+    levels = torch.tensor(probabilities, dtype=torch.float64, device=q.mean.device)
+    try:
+        return _by_inversion(q, levels.view(-1, *[1] * len(q.batch_shape + q.event_shape))).to(dtype)
+    except NotImplementedError:
+        draws = q.sample(torch.Size([_DRAWS])).sort(0).values
+        return draws[(levels * _DRAWS).long()].to(dtype)
+
+
+def _by_inversion(q: Distribution, levels: Tensor) -> Tensor:
+    """The inverse of the distribution function, by bisection if it has to be."""
+    if isinstance(q, StudentT):
+        standard = scipy.special.stdtrit(q.df.double().cpu().numpy(), levels.cpu().numpy())
+        return q.loc + q.scale * torch.as_tensor(standard, device=levels.device)
+    try:
+        return q.icdf(levels)
+    except NotImplementedError:
+        if getattr(q.support, "lower_bound", None) != 0 or hasattr(q.support, "upper_bound"):
+            raise
+    upper = torch.full((len(levels), *q.batch_shape), _LOGARITHMS, dtype=levels.dtype, device=levels.device)
+    lower = -upper
+    for _ in range(_HALVINGS):
+        middle = (lower + upper) / 2
+        below = q.cdf(middle.exp()) < levels
+        lower, upper = middle.where(below, lower), upper.where(below, middle)
+    return upper.exp()
+
+
+@torch.no_grad()
+def medians_of_guide(guide: Any, args: Any, kwargs: Any) -> dict[str, Tensor]:
+    """See :meth:`AutoConjugate.median`."""
+    found = {name: values.squeeze(0) for name, values in _of_sites(guide, [0.5], args, kwargs).items()}
+    if guide.fallback is None:
+        return found
+    if not hasattr(guide.fallback, "median"):
+        raise ValueError("fallback: a guide that has no median; take one of Pyro's, such as AutoNormal")
+    return {**found, **guide.fallback.median(*args, **kwargs)}
+
+
+@torch.no_grad()
+def quantiles_of_guide(guide: Any, levels: list[float], args: Any, kwargs: Any) -> dict[str, Tensor]:
+    """See :meth:`AutoConjugate.quantiles`."""
+    found = _of_sites(guide, levels, args, kwargs)
+    if guide.fallback is None:
+        return found
+    if not hasattr(guide.fallback, "quantiles"):
+        kind = type(guide.fallback).__name__
+        raise ValueError(f"fallback: {kind} has no quantiles; take AutoNormal")
+    return {**found, **guide.fallback.quantiles(levels, *args, **kwargs)}
+
+
+def _of_sites(guide: Any, levels: list[float], args: Any, kwargs: Any) -> dict[str, Tensor]:
+    """Quantiles of the conjugate sites."""
+    with poutine.block():
+        guide(*args, **kwargs)  # posteriors, and the sites that Pyro's autoguides know, exist after a call
+    return {name: quantiles_of(q, levels) for name, q in guide.marginals().items()}
+
 
 SMOOTH = "write a smooth function in its place, such as torch.sigmoid or the probability of either side"
 

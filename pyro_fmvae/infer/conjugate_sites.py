@@ -1,29 +1,130 @@
 """The conjugate sites of a model, as its autoguide needs them."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyro.poutine as poutine
 import torch
 from pyro.poutine.indep_messenger import CondIndepStackFrame
+from torch import Tensor
+from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
-from pyro_fmvae.distributions.joint_kinds import joint_kind_of
-from pyro_fmvae.distributions.natural_distribution import natural_class_named
-from pyro_fmvae.infer.elbo.enumerated import is_discrete, is_latent
-from pyro_fmvae.infer.elbo.kind import has_shorthand
+from pyro_fmvae.distributions.joint_kinds import JointKind, joint_kind_of
+from pyro_fmvae.distributions.natural_distribution import (
+    natural_class,
+    natural_class_named,
+    natural_prior,
+    unwrap,
+)
 from pyro_fmvae.infer.elbo.recognition import (
     Recognised,
+    hidden_in_plate,
     no_wider,
     recognise_conjugacy,
     spreads_of_data,
 )
-from pyro_fmvae.infer.elbo.structure import Site
-from pyro_fmvae.infer.first_run import NO_MIXTURE, check_whole
-from pyro_fmvae.infer.joint_sites import JointSites, Starts
+from pyro_fmvae.infer.elbo.shorthand import has_shorthand
+from pyro_fmvae.infer.elbo.structure import Site, is_discrete, is_latent
 from pyro_fmvae.infer.local_sites import LocalSite, local_sites
-from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, natural_prior, random_posterior
+from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, random_posterior
+
+# The sites of an autoguide that have joint posteriors: a location and its precision share one module.
+
+Starts = dict[str, tuple[type[NaturalDistribution], Tensor]]
+
+
+class JointSites:
+    """Which sites have joint posteriors.
+
+    Args:
+        pairs: name of a location → the name of its precision, and the kind of their posterior.
+    """
+
+    def __init__(self, pairs: Mapping[str, tuple[str, JointKind]]) -> None:
+        self._pairs = dict(pairs)
+        self._locations = {precision: location for location, (precision, _) in self._pairs.items()}
+
+    @property
+    def precisions(self) -> dict[str, str]:
+        """Name of a location → the name of its precision."""
+        return {location: precision for location, (precision, _) in self._pairs.items()}
+
+    def owner(self, name: str) -> str:
+        """The site under whose name the posterior of a site is kept: that of the location."""
+        return self._locations.get(name, name)
+
+    def join(self, starts: Starts) -> Starts:
+        """The classes and natural parameters of posteriors from those of independent ones."""
+        joined = dict(starts)
+        for location, (precision, joint) in self._pairs.items():
+            joined[location] = joint.kind, joint.together(starts[location][1], joined.pop(precision)[1])
+        return joined
+
+    def distribution(self, name: str, posterior: Any, values: Mapping[str, Tensor]) -> Any:
+        """The distribution that a guide samples a site from.
+
+        Args:
+            name: of the site.
+            posterior: the distribution of its module, which may be a joint one.
+            values: of the sites that were sampled before.
+
+        Raises:
+            ValueError: a joint posterior that is not in natural parameters.
+        """
+        location = self.owner(name)
+        if location not in self._pairs:
+            return posterior
+        precision, joint = self._pairs[location]
+        if not isinstance(posterior, NaturalDistribution):
+            raise ValueError(
+                f"the joint posterior of '{location}' and '{precision}' was replaced by another than a "
+                "natural one; leave it in natural parameters, or make the guide with structured=False"
+            )
+        part = joint.parts[name == precision]
+        return part(posterior.natural, posterior.dtype, given=values.get(precision))
+
+    def marginal(self, name: str, posterior: Any) -> Distribution:
+        """The distribution of a site by itself; arguments as for :meth:`distribution`."""
+        location = self.owner(name)
+        if location not in self._pairs:
+            return posterior
+        precision, joint = self._pairs[location]
+        return joint.marginals(posterior)[name == precision]
+
+
+# An autoguide's first run of its model: values for its sites, and what they are refused for.
+
+NO_MIXTURE = (
+    "model: no site with a conjugate prior is the parent of an Assignment or a component of a mixture (give "
+    "it the whole model: none of these may be hidden by poutine.block)"
+)
+
+
+def check_priors(sites: Iterable[Site]) -> None:
+    """Refuse priors of the components of shorthands, where there are no shorthands."""
+    kinds = [natural_class(unwrap(site["fn"])) for site in sites if not site["is_observed"]]
+    if any(kind is not None and not kind.family.monomials for kind in kinds):
+        raise ValueError(NO_MIXTURE)
+
+
+def check_whole(site: Site) -> None:
+    """Refuse a site in a subsampled plate."""
+    reason = hidden_in_plate(site)
+    if reason is not None:
+        raise ValueError(f"site '{site['name']}': {reason}")
+
+
+def harmless_value(site: Site) -> Tensor:
+    """Prior means for conjugate sites (draws from vague priors overflow) if they are finite, else draws."""
+    if natural_class(unwrap(site["fn"])) is not None:
+        mean = site["fn"].mean
+        if mean.isfinite().all():  # that of an inverse Gamma with a <= 1 is not
+            return mean.expand(site["fn"].shape())
+    with torch.no_grad():
+        return site["fn"].sample()
+
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype

@@ -12,11 +12,11 @@ from pyro.poutine.runtime import _ENUM_ALLOCATOR
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
+from pyro_fmvae.distributions.natural_distribution import unwrap
+from pyro_fmvae.infer.elbo import TraceConjugate_ELBO
 from pyro_fmvae.infer.elbo.plain import PlainProgram
-from pyro_fmvae.infer.elbo.plain_states import responsibilities
-from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo.structure import frames_of, subsamples
+from pyro_fmvae.infer.elbo.trace_conjugate_elbo import responsibilities
 
 
 def with_assignments(model: Callable[..., Any], guide: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,19 +13,54 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import NaturalDistribution
-from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.natural_distribution import event_dim_of
+from pyro_fmvae.distributions.natural_distribution import event_dim_of, unwrap
 from pyro_fmvae.distributions.recorded import is_recorded
-from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
-from pyro_fmvae.infer.elbo.kept import KeptExpectations
+from pyro_fmvae.infer.elbo import TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo.density import ReusedExpectations
 from pyro_fmvae.infer.elbo.plain import PlainProgram, Undrawn, without_discrete
 from pyro_fmvae.infer.elbo.plain_terms import Bound
 from pyro_fmvae.infer.elbo.recognition import Recognised
-from pyro_fmvae.infer.elbo.structure import Site, sample_sites
-from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo.structure import Site, frames_of, sample_sites, subsamples
 from pyro_fmvae.infer.elbo.trial_runs import FirstValues
-from pyro_fmvae.infer.local_search import LocalSearch
 from pyro_fmvae.infer.posteriors import key_of
+
+# Options of the search for the posteriors of latents of single data points.
+
+
+@dataclass(frozen=True)
+class LocalSearch:
+    """How the posteriors of latents of single data points are found.
+
+    Attributes:
+        plates: names of the plates of data points.
+        steps: passes of coordinate ascent over all latents, at most.
+        tolerance: nats: a point's passes end after one that moved its posteriors by less, in KL divergence;
+            points of several plates end together, by their mean.
+        warm: whether to start at the posterior of a point's last visit.
+
+    Raises:
+        ValueError: one of them is out of range.
+    """
+
+    plates: tuple[str, ...] = ()
+    steps: int = 10
+    tolerance: float = 0.0
+    warm: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.steps > 0:
+            raise ValueError(f"local_steps: expected a number > 0, got {self.steps}")
+        if not self.tolerance >= 0:
+            raise ValueError(f"local_tolerance: expected a number >= 0, got {self.tolerance}")
+        if self.warm and len(self.plates) != 1:
+            raise ValueError(f"local_warm: expected one plate in local, got {list(self.plates)}")
+
+
+def plates_of_points(local: Collection[str]) -> tuple[str, ...]:
+    """The names of plates, refused if they are a single one that is not in a list."""
+    if isinstance(local, str):
+        raise ValueError(f"local: expected a list of names of plates, got '{local}'; write ['{local}']")
+    return tuple(local)
 
 
 @dataclass
@@ -182,7 +217,7 @@ class LocalSites(nn.Module):
         """Improve one site after another, all of them several times, at the points that still move."""
         program, guide = self._elbo.trace(self._model[0], self, *args, **kwargs)
         assert isinstance(program, PlainProgram)  # it has conjugate sites that are no shorthands
-        kept = KeptExpectations(self._sites.keys())
+        kept = ReusedExpectations(self._sites.keys())
         moving: Tensor | None = None
         for _ in range(self._search.steps):
             before = dict(self._now)
@@ -195,7 +230,7 @@ class LocalSites(nn.Module):
                     break
 
     def _improve(
-        self, name: str, program: PlainProgram, guide: Trace, kept: KeptExpectations, moving: Tensor | None
+        self, name: str, program: PlainProgram, guide: Trace, kept: ReusedExpectations, moving: Tensor | None
     ) -> None:
         """Give a site its posterior given those of all others, by a step of rate 1, at moving points [B]."""
         (site, natural), local = self._now[name], self._sites[name]

@@ -1,11 +1,15 @@
 """Posteriors of conjugate sites as modules, in natural or in standard parameters, of any family."""
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
 import torch
+from pyro.distributions import constraints
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 from torch.distributions import (
     Distribution,
@@ -15,8 +19,61 @@ from torch.distributions import (
 )
 
 from pyro_fmvae.distributions import NaturalDistribution, NaturalParameter
-from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.natural_distribution import known_priors, natural_class, natural_of
+from pyro_fmvae.distributions.natural_distribution import natural_prior
+
+# Telling Pyro about the parameters of a module without putting them into its global store.
+
+
+def param_statements(name: str, module: torch.nn.Module) -> None:
+    """Issue a ``pyro.param`` statement for every parameter of a module, for handlers and ``SVI`` to see.
+
+    ``pyro.module`` keeps parameters in a global store under their names; a second module of the same name is
+    then silently left untrained. These statements carry the module's own parameters and store nothing,
+    whatever ``pyro.settings`` says about ``module_local_params``.
+
+    Args:
+        name: prefix of the statements' names, unique within a model or guide.
+        module: the module; parameters that need no gradient are left out.
+    """
+    for suffix, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            _statement(f"{name}$$${suffix}", parameter)
+
+
+class GivenParameters(Messenger):
+    """Gives ``pyro.param`` statements the values that they have elsewhere, so that nothing is stored.
+
+    Args:
+        values: by the statements' full names, those of ``pyro.module`` included.
+    """
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._values = values
+
+    def _pyro_param(self, msg: Any) -> None:
+        if msg["name"] in self._values:
+            msg["value"], msg["done"] = self._values[msg["name"]], True
+
+
+def _value(parameter: Any, constraint: constraints.Constraint) -> Any:
+    return parameter
+
+
+_param = effectful(_value, type="param")
+
+
+class _Reference(weakref.ref[Any]):
+    """A weak reference that is left out of pickles: a parameter with one can be in them."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
+def _statement(name: str, parameter: Any) -> None:
+    parameter.unconstrained = _Reference(parameter)
+    _param(parameter, constraint=constraints.real, name=name)
+
 
 _TAKEN = frozenset(dir(nn.ModuleDict()))
 
@@ -150,23 +207,6 @@ def _unconstrained_name(name: str, transform: Transform) -> str:
     if transform == identity_transform:
         return name
     return f"log_{name}" if isinstance(transform, ExpTransform) else f"unconstrained_{name}"
-
-
-def natural_prior(prior: Distribution) -> NaturalDistribution:
-    """A prior in natural parameters: of the class that its conjugate posteriors have, λ detached.
-
-    Raises:
-        NotImplementedError: no conjugate posterior is known for the class.
-    """
-    prior = unwrap(prior)
-    kind = natural_class(prior)
-    if kind is None:
-        raise NotImplementedError(
-            f"no conjugate posterior is known for {type(prior).__name__}; take a prior of a family that has "
-            f"one ({', '.join(sorted(known_priors()))}), or add the family with register_family"
-        )
-    natural = natural_of(prior, kind.family).detach()
-    return kind(natural.expand(*prior.batch_shape, natural.shape[-1]))
 
 
 def to_standard(posterior: ConjugatePosterior) -> StandardPosterior:

@@ -14,15 +14,21 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from pyro_fmvae.distributions import HiddenMarkov
-from pyro_fmvae.distributions.expected_log_prob import unwrap
+from pyro_fmvae.distributions.natural_distribution import unwrap
 from pyro_fmvae.infer.conjugate_sites import ConjugateSites
-from pyro_fmvae.infer.elbo.enumerated import enum_dim, is_discrete, values_of
-from pyro_fmvae.infer.elbo.frames import frames_of, subsamples
-from pyro_fmvae.infer.elbo.structure import Site, sample_sites
-from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo import TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo.structure import (
+    Site,
+    enum_dim,
+    frames_of,
+    is_discrete,
+    sample_sites,
+    subsamples,
+    values_of,
+)
+from pyro_fmvae.infer.natural_gradient import NaturalGradient
 from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, PosteriorDict
 from pyro_fmvae.infer.seeding import kmeans, posterior_weights
-from pyro_fmvae.optim import NaturalGradient
 
 PASSES = 10  # posteriors that depend on each other, such as those of a location and its precision, take turns
 

@@ -8,11 +8,9 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.distributions.natural_distribution import natural_class
+from pyro_fmvae.distributions.natural_distribution import natural_class, natural_prior, unwrap
 from pyro_fmvae.infer.autoguide import AutoConjugate
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments
-from pyro_fmvae.infer.posteriors import natural_prior
 
 
 class posterior_as_prior(Messenger):

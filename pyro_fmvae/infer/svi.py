@@ -15,16 +15,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.distributions import NaturalParameter
-from pyro_fmvae.infer.elbo.frames import subsamples
-from pyro_fmvae.infer.elbo.kind import Run
-from pyro_fmvae.infer.elbo.loss_checks import check_gradients, propagate_back
-from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger
-from pyro_fmvae.infer.elbo.plain import PlainProgram
-from pyro_fmvae.infer.elbo.program_modules import as_module
-from pyro_fmvae.infer.elbo.structure import Structure
-from pyro_fmvae.infer.elbo.terms import Term, sum_terms
-from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
-from pyro_fmvae.ranks import FlatSums, Ranks, Share, drawing, row_dimension
+from pyro_fmvae.infer.elbo import Term, TraceConjugate_ELBO, propagate_back, sum_terms
+from pyro_fmvae.infer.elbo.lazy import PlaceholderMessenger
+from pyro_fmvae.infer.elbo.plain import PlainProgram, as_module
+from pyro_fmvae.infer.elbo.shorthand import Run
+from pyro_fmvae.infer.elbo.structure import Structure, subsamples
+from pyro_fmvae.infer.elbo.trace_conjugate_elbo import check_gradients
+from pyro_fmvae.infer.ranks import FlatSums, Ranks, Share, drawing, row_dimension
 
 Traces = list[Run]
 OPTIMISER = (

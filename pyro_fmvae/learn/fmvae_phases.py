@@ -4,30 +4,89 @@ import logging
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from pyro.distributions import is_validation_enabled
 from torch import Tensor
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.infer.natural_gradient import NaturalGradient
+from pyro_fmvae.infer.ranks import Ranks
 from pyro_fmvae.infer.seeding import kmeans
-from pyro_fmvae.learn.full_clusters import full_clusters
+from pyro_fmvae.learn.component_moves import Make, Sample, best_mixture
 from pyro_fmvae.learn.independent_components import Start, Unit, start_from_components
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget, GradientPhase, arguments, endless
 from pyro_fmvae.learn.revival import revive
+from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 from pyro_fmvae.models.shapes import check_codes
 from pyro_fmvae.models.vae import VAE
-from pyro_fmvae.optim import NaturalGradient
-from pyro_fmvae.ranks import Ranks
+
+# Clusters of codes whose shapes are not along the axes.
+
+SEARCHED: Final = 2000
+
+
+"""Points at most that the mixture is found by."""
+
+
+STARTS: Final = 3
+
+
+"""Starts of the mixture."""
+
+
+FLAT: Final = 0.01
+
+
+"""Share of the largest standard deviation; dimensions with less are scaled as if they had that much."""
+
+
+def full_clusters(points: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
+    """Cluster indices [N] by a mixture of full covariances of standardised points.
+
+    The mixture is the one whose bound no swap of components raises:
+    :func:`~pyro_fmvae.learn.component_moves.best_mixture`. It is found on the CPU, by 2,000 points at most,
+    where thousands of small operations take less time than on a GPU. Where there is less than a point for
+    each dimension of each cluster, the clusters are those of k-means.
+
+    Args:
+        points: [N, D], N >= 1, on any device, as are the clusters. With few distinct points, some stay empty.
+        num_clusters: K.
+        generator: source of the random numbers, on the CPU.
+    """
+    x = points.cpu().double()
+    x = x - x.mean(0)
+    spread = x.square().mean(0).sqrt()
+    x = x / spread.clamp(min=FLAT * spread.max()).clamp(min=torch.finfo(x.dtype).tiny)
+    rows = torch.randperm(len(x), generator=generator)[:SEARCHED]
+    if len(rows) < num_clusters * x.shape[1]:
+        return kmeans(x, num_clusters, generator).to(points.device)
+    found = best_mixture(Sample.of(_mixture_of(x.shape[1]), x[rows]), num_clusters, generator, STARTS)
+    return found.model.table(found.model.packed(x)).argmax(-1).to(points.device)
+
+
+def _mixture_of(dim: int) -> Make:
+    """Makes mixtures of so many columns of numbers."""
+    return lambda components, rows: ObservedMixture([0] * dim, components, rows, full=True)
+
 
 SEEDING_POINTS = 20_000
+
+
 SEEDING_LABELS = 1000
+
+
 FIRST_REVIVAL = 500
+
+
 """Steps of a joint phase after which factors whose components coincide start anew; then twice as many."""
+
+
 SEED_RANGE = 2**62  # of starts within a phase, whose seeds are drawn from torch's own generator
+
 
 logger = logging.getLogger("pyro_fmvae")
 

@@ -6,12 +6,11 @@ from typing import Any
 from torch import Tensor
 
 from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
-from pyro_fmvae.learn.first_batch import first_batch
+from pyro_fmvae.infer.natural_gradient import NaturalGradient
+from pyro_fmvae.infer.ranks import by_rows
 from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget, GradientPhase, check_number, check_rows
+from pyro_fmvae.learn.phase import Budget, GradientPhase, check_number, check_rows, first_batch
 from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
-from pyro_fmvae.optim import NaturalGradient
-from pyro_fmvae.ranks import by_rows
 
 
 class GradientEM(GradientPhase):

@@ -25,8 +25,8 @@ import scipy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 
+from pyro_fmvae.models.change_of_basis import change_basis
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
-from pyro_fmvae.nn.change_of_basis import change_basis
 
 SIGNAL: Final = 0.5
 """Least share of the means' variance in the total one of a direction that holds signal."""

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from pyro_fmvae.capture import CapturedFreeGaussian, CapturedSVI
-from pyro_fmvae.em.free_gaussian import FreeGaussian
 from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
+from pyro_fmvae.infer.free_gaussian import FreeGaussian
+from pyro_fmvae.infer.natural_gradient import NaturalGradient, RobbinsMonro
 
 AUGMENTED = 0.5  # share of a batch
 HOW = ("eager", "compile", "compile_from", "autocast", "group")
@@ -38,7 +38,7 @@ class Learning:
             that are not trained yet: see :meth:`FactorialMixtureVAE.separate_labelled`.
         kl_weight: weight > 0 of KL[z] (4b) at the start of the joint phase, moving linearly to 1 at its end.
         independence_weight: weight >= 0 of the penalty on blocks that tell of labels of others, in nats per
-            data point: see :mod:`pyro_fmvae.infer.elbo.dependence`.
+            data point: see :mod:`pyro_fmvae.infer.elbo.trace_conjugate_elbo`.
         free_from: share of the joint phase, in [0, 1], after which the decoder sees the blocks of unlabelled
             factors. With 1 labelled factors are learnt first, and the others in the phase after.
         kl_annealing: share of the pretraining in which the weight of its KL divergence grows from 0 to 1, in
@@ -56,7 +56,7 @@ class Learning:
         restarts: k-means starts for λ of each factor, the best by its bound: see
             :meth:`FactorialMixtureVAE.seed`.
         full_starts: start λ of factors without labels from the clusters of a mixture of full covariances, in
-            the place of k-means: see :func:`~pyro_fmvae.learn.full_clusters.full_clusters`.
+            the place of k-means: see :func:`~pyro_fmvae.learn.fmvae_phases.full_clusters`.
         independent_start: give each factor's block an independent component at its head, before λ is seeded:
             see :mod:`pyro_fmvae.learn.independent_components`. It needs pretrained networks. In joint phases,
             free factors whose components coincide start anew: see :mod:`pyro_fmvae.learn.revival`.

@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 
-from pyro_fmvae.learn.mixture_search import STARTS, best_start
-from pyro_fmvae.learn.mixture_steps import ascend, bound_of
+from pyro_fmvae.infer.ranks import now
+from pyro_fmvae.learn.mixture_search import STARTS, ascend, best_start, bound_of
 from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
 from pyro_fmvae.learn.stacking import labelled_first, learn_predictors
 from pyro_fmvae.learn.stepwise_em import STEPWISE
 from pyro_fmvae.models import ObservedMixture
-from pyro_fmvae.ranks import now
 
 logger = logging.getLogger("pyro_fmvae")
 

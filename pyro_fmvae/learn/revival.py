@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_fmvae.distributions.natural_distribution import natural_prior
 from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, natural_prior, to_standard
+from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, to_standard
 from pyro_fmvae.infer.seeding import ITERATIONS, coordinate_ascent, responsibilities
 from pyro_fmvae.learn.independent_components import INFORMATIVE, MOST, Array, IndependentComponents, entropy
 from pyro_fmvae.learn.phase import arguments, endless
+from pyro_fmvae.models.change_of_basis import change_basis
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
-from pyro_fmvae.nn.change_of_basis import change_basis
 
 POINTS: Final = 2000
 """Points at most by which factors are looked at."""

@@ -14,11 +14,11 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+from pyro_fmvae.infer.ranks import now
 from pyro_fmvae.learn.mixture_search import best_start
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.label_predictor import LabelPredictor, tempered
 from pyro_fmvae.models.table_sites import label_site
-from pyro_fmvae.ranks import now
 
 FOLDS: Final = 5
 STARTS: Final = 4  # of the mixture of a fold

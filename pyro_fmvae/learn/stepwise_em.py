@@ -8,13 +8,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from pyro_fmvae.distributions.exponential_family import blend
-from pyro_fmvae.em.expectation_maximization import ExpectationMaximization
-from pyro_fmvae.em.shared_em import SharedEM
-from pyro_fmvae.em.statistics import Statistics
-from pyro_fmvae.learn.first_batch import first_batch
-from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
-from pyro_fmvae.optim import RobbinsMonro
-from pyro_fmvae.ranks import Ranks
+from pyro_fmvae.infer.natural_gradient import RobbinsMonro
+from pyro_fmvae.infer.ranks import Ranks
+from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows, first_batch
+from pyro_fmvae.models.em.expectation_maximization import ExpectationMaximization
+from pyro_fmvae.models.em.shared_em import SharedEM
+from pyro_fmvae.models.em.statistics import Statistics
 
 STEPWISE = RobbinsMonro(delay=1.0, forgetting=0.6)
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from pyro_fmvae.capture import CapturedFreeGaussian
-from pyro_fmvae.em.free_gaussian import GaussianTable
 from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer.free_gaussian import GaussianTable
+from pyro_fmvae.infer.natural_gradient import NaturalGradient
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget, GradientPhase, check_number, check_rows
 from pyro_fmvae.models.vae import VAE
-from pyro_fmvae.optim import NaturalGradient
 
 
 class VAEPhase(GradientPhase):

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.infer.natural_gradient import NaturalGradient
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget, GradientPhase
 from pyro_fmvae.models.variational_sparse_coding import VariationalSparseCoding
-from pyro_fmvae.optim import NaturalGradient
 
 
 class SparsePhase(GradientPhase):

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from pyro_fmvae.distributions.grouped_bernoulli import GroupedBernoulli
 from pyro_fmvae.distributions.superposition import LinearNormal
-from pyro_fmvae.em.binary_em import BinaryEM, BinaryParameters
 from pyro_fmvae.infer.importance import log_weights
-from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer.posteriors import param_statements
+from pyro_fmvae.models.em.binary_em import BinaryEM, BinaryParameters
 from pyro_fmvae.nn.sizes import check_size
 
 

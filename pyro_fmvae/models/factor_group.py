@@ -18,10 +18,10 @@ from pyro_fmvae.distributions import (
     NaturalDistribution,
     NormalGamma,
 )
+from pyro_fmvae.distributions.natural_distribution import natural_prior
 from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
     NaturalPosterior,
-    natural_prior,
     random_posterior,
     to_natural,
     to_standard,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from pyro_fmvae.distributions.gaussian_table import gaussian_table
+from pyro_fmvae.distributions.normal_gamma import gaussian_table
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import Observation
-from pyro_fmvae.infer.elbo.trace_conjugate_elbo import TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo import TraceConjugate_ELBO
 from pyro_fmvae.infer.importance import log_weights
-from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer.posteriors import param_statements
 from pyro_fmvae.models.factor_group import NO_PLATE
 from pyro_fmvae.models.factorial_prior import FactorialPrior
 from pyro_fmvae.models.hyperprior import Hyperprior

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import Observation
-from pyro_fmvae.em.free_gaussian import FreeGaussian, near_prior
+from pyro_fmvae.infer.free_gaussian import FreeGaussian, near_prior
 from pyro_fmvae.models.posterior_family import LocScale, PosteriorFamily
 from pyro_fmvae.models.vae import VAE
 
@@ -23,7 +23,7 @@ class FreeEncoder(nn.Module):
     Args:
         decoder, observation, latent_dim: those of the model, the very same objects. The decoder is not a
             submodule of this module; it belongs to the model only.
-        steps, learning_rate: see :class:`~pyro_fmvae.em.free_gaussian.FreeGaussian`.
+        steps, learning_rate: see :class:`~pyro_fmvae.infer.free_gaussian.FreeGaussian`.
         family: posterior family of the model.
         seed: seed of the draws.
         search: class that takes the steps, ``FreeGaussian`` or the much faster

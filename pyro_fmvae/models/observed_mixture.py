@@ -11,9 +11,9 @@ from torch.distributions import Categorical, Distribution
 
 from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.distributions.marginal_component import expected_numbers
-from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer.posteriors import param_statements
 from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
-from pyro_fmvae.models.packed_numbers import Seen
+from pyro_fmvae.models.packed_numbers import PackedObservations
 from pyro_fmvae.models.shapes import check_codes
 from pyro_fmvae.models.table_posterior import TablePosterior
 from pyro_fmvae.models.table_sites import (
@@ -42,7 +42,7 @@ class ObservedMixture(TablePosterior):
     1997). So a code of L labels has L + 1 entries, one for each label and the component last.
 
     :meth:`model` and :meth:`guide` are a Pyro program for ``TraceConjugate_ELBO``. Its natural-gradient step
-    in closed form is :func:`~pyro_fmvae.learn.mixture_steps.ascend`.
+    in closed form is :func:`~pyro_fmvae.learn.mixture_search.ascend`.
 
     Args:
         levels: for each of the D columns, how many categories it has: 0 for a column of numbers, -1 for one
@@ -138,7 +138,7 @@ class ObservedMixture(TablePosterior):
     # ------------------------------------------------------------------ codes
 
     @torch.no_grad()
-    def table(self, observations: Seen, among: Tensor | None = None) -> Tensor:
+    def table(self, observations: PackedObservations, among: Tensor | None = None) -> Tensor:
         """E[log π_k] + Σ E[log p(x | θ_k)], the exponent of the responsibilities: float64 [B, K].
 
         Where covariances are full and numbers of :meth:`packed` rows are missing, an upper bound may stand in

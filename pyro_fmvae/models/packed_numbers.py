@@ -13,7 +13,7 @@ from pyro_fmvae.distributions.marginal_component import marginal_expectation, ma
 LARGEST: Final = 2**26
 """Numbers that are kept at most."""
 
-Seen = Mapping[str, "Tensor | PackedNumbers"]
+PackedObservations = Mapping[str, "Tensor | PackedNumbers"]
 """What each child of the assignment observes, by its site."""
 
 

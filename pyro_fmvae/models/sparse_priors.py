@@ -13,7 +13,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import SpikeAndSlab, SpikeAndSlabMixture
-from pyro_fmvae.ranks import whole_batch
+from pyro_fmvae.infer.ranks import whole_batch
 
 STARTING_RANGE = 0.1, 0.9  # as shares of the bounds: closer to them, pseudo-inputs would hardly move
 

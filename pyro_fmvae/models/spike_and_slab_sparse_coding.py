@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from pyro_fmvae.distributions import SpikeAndSlab
 from pyro_fmvae.distributions.superposition import Superposition
-from pyro_fmvae.em.spike_and_slab_em import START_SLAB, SpikeAndSlabEM
-from pyro_fmvae.em.spike_and_slab_gibbs import SpikeAndSlabParameters
 from pyro_fmvae.infer.importance import log_weights
-from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer.posteriors import param_statements
+from pyro_fmvae.models.em.spike_and_slab_em import START_SLAB, SpikeAndSlabEM
+from pyro_fmvae.models.em.spike_and_slab_gibbs import SpikeAndSlabParameters
 from pyro_fmvae.nn.sizes import check_size
 
 HOTTEST, COOLING = 3.0, 0.6  # first temperature of a burn-in, and the share of the burn-in that cools it to 1

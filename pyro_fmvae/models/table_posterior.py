@@ -12,14 +12,15 @@ from pyro_fmvae.distributions.marginal_component import (
     marginal_table,
     marginal_update,
 )
+from pyro_fmvae.distributions.natural_distribution import natural_prior
 from pyro_fmvae.distributions.poisson_component import (
     counts_update,
     expected_log_counts,
     log_predictive_counts,
 )
-from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, natural_prior, random_posterior
+from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, random_posterior
 from pyro_fmvae.models.learnt_prior import LearntPrior, LearntScale
-from pyro_fmvae.models.packed_numbers import LARGEST, PackedNumbers, Seen
+from pyro_fmvae.models.packed_numbers import LARGEST, PackedNumbers, PackedObservations
 from pyro_fmvae.models.table_sites import (
     COUNTED,
     NUMBERS,
@@ -119,7 +120,7 @@ class TablePosterior(nn.Module):
         for name, prior in self.natural_priors().items():
             self.posterior_of(name).natural.copy_(prior.natural)
 
-    def packed(self, x: Tensor, labels: Tensor | None = None) -> Seen:
+    def packed(self, x: Tensor, labels: Tensor | None = None) -> PackedObservations:
         """Observations of rows [B, D] that are visited often: their numbers' statistics are computed once.
 
         Unless they would be too many to keep. Labels are as for :meth:`ObservedMixture.observations`.

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import Observation
-from pyro_fmvae.infer.importance import log_weights
-from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.infer.total_correlation import total_correlation
+from pyro_fmvae.infer.importance import log_weights, total_correlation
+from pyro_fmvae.infer.posteriors import param_statements
 from pyro_fmvae.models.posterior_family import GaussianPosterior, LocScale, PosteriorFamily
 from pyro_fmvae.models.shapes import check_dims
 from pyro_fmvae.nn.sizes import check_size
@@ -74,7 +73,7 @@ class VAE(nn.Module):
                 Values other than 1 give no bound. A captured step is captured again for each new number, but
                 not for a new value of a scalar tensor.
             tc_weight: weight of the total correlation within the KL divergence, β of a β-TCVAE (Chen et al.,
-                2018): see :mod:`pyro_fmvae.infer.total_correlation`. Values other than 1 give no bound. Used
+                2018): see :mod:`pyro_fmvae.infer.importance`. Values other than 1 give no bound. Used
                 by the guide only.
             posterior: location and scale of q(z) [B, latent_dim], in place of the encoder's. Used by the
                 guide only.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pyro_fmvae.distributions import Observation, SpikeAndSlab, SpikeDraws
 from pyro_fmvae.infer.importance import log_weights
-from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer.posteriors import param_statements
 from pyro_fmvae.models.shapes import check_dims
 from pyro_fmvae.models.sparse_priors import SparsePrior
 from pyro_fmvae.models.vae import VAE

@@ -8,15 +8,14 @@ number of batch dimensions, or none. Outputs have the dtype of the network's par
 ``torch.autocast`` too, since densities need full precision.
 """
 
-from .canvas import is_image
-from .conv import ConvDecoder, ConvEncoder
-from .counts import CountDecoder, CountEncoder
-from .distortion import RandomWarp
-from .mlp import MLPDecoder, MLPEncoder
-from .normal_head import NormalHead
-from .side_by_side import SideBySide
-from .spike_head import ExponentialLink, SpikeHead
-from .thickness import RandomThickness
+from pyro_fmvae.nn.canvas import is_image
+from pyro_fmvae.nn.conv import ConvDecoder, ConvEncoder
+from pyro_fmvae.nn.counts import CountDecoder, CountEncoder
+from pyro_fmvae.nn.distortion import RandomThickness, RandomWarp
+from pyro_fmvae.nn.mlp import MLPDecoder, MLPEncoder
+from pyro_fmvae.nn.normal_head import NormalHead
+from pyro_fmvae.nn.side_by_side import SideBySide
+from pyro_fmvae.nn.spike_head import ExponentialLink, SpikeHead
 
 __all__ = [
     "ConvDecoder",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from .sizes import check_sizes
+from pyro_fmvae.nn.sizes import check_sizes
 
 _COLOURS = (1, 3, 4)
 

@@ -58,10 +58,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv_transpose2d
 
-from .canvas import Canvas
-from .initialization import scaled_normal_
-from .normal_head import NormalHead
-from .sizes import check_event, check_size, scale_sizes
+from pyro_fmvae.nn.canvas import Canvas
+from pyro_fmvae.nn.normal_head import NormalHead
+from pyro_fmvae.nn.sizes import check_event, check_size, scale_sizes, scaled_normal_
 
 _EIGHT = ((32, 1), (32, 2), (32, 1), (64, 2), (64, 1), (64, 2), (64, 1), (64, 1))
 _FOUR = ((128, 2), (256, 2), (512, 2), (1024, 2))

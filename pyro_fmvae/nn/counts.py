@@ -6,9 +6,9 @@ from math import log
 import torch
 from torch import Tensor, nn
 
-from .mlp import MLPDecoder, MLPEncoder
-from .normal_head import NormalHead
-from .sizes import check_event
+from pyro_fmvae.nn.mlp import MLPDecoder, MLPEncoder
+from pyro_fmvae.nn.normal_head import NormalHead
+from pyro_fmvae.nn.sizes import check_event
 
 
 class CountEncoder(MLPEncoder):

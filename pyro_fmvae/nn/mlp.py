@@ -6,9 +6,8 @@ from math import prod
 
 from torch import Tensor, nn
 
-from .initialization import scaled_normal_
-from .normal_head import NormalHead
-from .sizes import check_event, check_size, check_sizes
+from pyro_fmvae.nn.normal_head import NormalHead
+from pyro_fmvae.nn.sizes import check_event, check_size, check_sizes, scaled_normal_
 
 
 def _hidden_layers(sizes: Sequence[int]) -> nn.Sequential:

@@ -2,8 +2,7 @@
 
 from torch import Tensor, nn
 
-from .initialization import scaled_normal_
-from .sizes import check_size
+from pyro_fmvae.nn.sizes import check_size, scaled_normal_
 
 
 class NormalHead(nn.Module):

@@ -6,8 +6,7 @@ from math import log, log1p
 import torch
 from torch import Tensor, nn
 
-from .initialization import scaled_normal_
-from .sizes import check_size
+from pyro_fmvae.nn.sizes import check_size, scaled_normal_
 
 
 class ExponentialLink:

@@ -12,13 +12,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight
 from tqdm import tqdm
 
-from pyro_fmvae.evaluate.randomness import seeded
-from pyro_fmvae.learn.component_moves import Sample
-from pyro_fmvae.learn.incremental_ascent import IncrementalAscent, Rows
-from pyro_fmvae.learn.split_merge import best_mixture, split_and_merge
+from pyro_fmvae.evaluate.randomness import resolve_device, seeded
+from pyro_fmvae.learn.component_moves import Sample, best_mixture, split_and_merge
+from pyro_fmvae.learn.mixture_search import IncrementalAscent, Rows
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.packed_numbers import LARGEST
-from pyro_fmvae.runs.run import resolve_device
 from pyro_fmvae.sklearn.mixture_density import PART, MixtureDensity
 from pyro_fmvae.sklearn.standardisation import Standardisation, distinct, systematic_sample
 
@@ -48,7 +46,7 @@ class BayesianMixture(MixtureDensity):
 
     * rows may have weights, and missing entries (NaN), which are marginalised;
     * large data are learnt in parts: each sweep over the rows makes one exact step per part, and each step
-      raises the bound (:class:`~pyro_fmvae.learn.incremental_ascent.IncrementalAscent`);
+      raises the bound (:class:`~pyro_fmvae.learn.mixture_search.IncrementalAscent`);
     * :meth:`score_samples` is the log posterior predictive density, a mixture of Student-t distributions, and
       ``lower_bound_`` the whole evidence lower bound, both in nats, with all constants;
     * the number of components can be chosen by moves that raise the bound: merges, deletions and splits;
@@ -57,7 +55,7 @@ class BayesianMixture(MixtureDensity):
 
     Args:
         n_components: K, or "auto": as many, up to 200, as raise the bound of a sample of up to 10,000
-            rows, by merges, deletions and splits (:func:`~pyro_fmvae.learn.split_merge.split_and_merge`).
+            rows, by merges, deletions and splits (:func:`~pyro_fmvae.learn.component_moves.split_and_merge`).
         covariance_type: "full", or "diag" for independent columns within a component.
         tol: a sweep that gains less, in nats per row, is the last.
         max_iter: sweeps over all rows at most.

@@ -11,13 +11,13 @@ from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_consistent_length, validate_data
 from tqdm import tqdm
 
+from pyro_fmvae.app.recipes.fmvae import FMVAE
+from pyro_fmvae.app.recipes.recipe import Recipe
+from pyro_fmvae.app.recipes.registry import configure
+from pyro_fmvae.app.runs.run import Run
+from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data import Dataset, Kind, Preprocessing, Split
-from pyro_fmvae.evaluate.randomness import seeded
-from pyro_fmvae.recipes.fmvae import FMVAE
-from pyro_fmvae.recipes.recipe import Recipe
-from pyro_fmvae.recipes.registry import configure
-from pyro_fmvae.runs.run import Run, resolve_device
-from pyro_fmvae.runs.trainer import Trainer
+from pyro_fmvae.evaluate.randomness import resolve_device, seeded
 from pyro_fmvae.sklearn.factorial_codes import FactorialCodes
 from pyro_fmvae.sklearn.label_columns import LabelColumns
 

@@ -13,11 +13,11 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from pyro_fmvae.app.recipes.recipe import Recipe
+from pyro_fmvae.app.runs.by_batches import EVALUATION_BATCH, decode_rows, in_units
 from pyro_fmvae.data import Split
 from pyro_fmvae.evaluate.edits import component_normals
-from pyro_fmvae.recipes.recipe import Recipe
-from pyro_fmvae.runs.by_batches import EVALUATION_BATCH, decode_rows, in_units
-from pyro_fmvae.runs.run import resolve_device
+from pyro_fmvae.evaluate.randomness import resolve_device
 from pyro_fmvae.sklearn.label_columns import LabelColumns
 
 

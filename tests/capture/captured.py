@@ -9,9 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
-from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer import NaturalGradient, TraceConjugate_ELBO
+from pyro_fmvae.infer.posteriors import param_statements
 from tests.infer.programs import Toy
 
 RATE = 0.3

@@ -7,8 +7,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pyro_fmvae.capture import captured_step, cuda_graph
-from pyro_fmvae.capture.cuda_graph import CUDAGraph
+from pyro_fmvae.capture import captured_svi, playback
+from pyro_fmvae.capture.playback import CUDAGraph
 
 
 class Recorder:
@@ -119,7 +119,7 @@ def stand_in(monkeypatch):
     """Put a recorder in the place of ``torch.cuda``, and graph everything on the CPU."""
     recorder = Recorder()
     for name in ("Stream", "current_stream", "stream", "device", "CUDAGraph", "graph"):
-        monkeypatch.setattr(cuda_graph.torch.cuda, name, getattr(recorder, name))
+        monkeypatch.setattr(playback.torch.cuda, name, getattr(recorder, name))
     record = CUDAGraph._record
 
     def recording(graph):
@@ -137,5 +137,5 @@ def stand_in(monkeypatch):
             graph.function = function
 
     monkeypatch.setattr(CUDAGraph, "_record", recording)
-    monkeypatch.setattr(captured_step, "_on_gpu", lambda inputs: True)
+    monkeypatch.setattr(captured_svi, "_on_gpu", lambda inputs: True)
     return recorder

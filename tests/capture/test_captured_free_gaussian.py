@@ -11,10 +11,10 @@ from torch.testing import assert_close
 from pyro_fmvae import VAE
 from pyro_fmvae.capture import CapturedFreeGaussian, CaptureError
 from pyro_fmvae.capture.recording import Recording
-from pyro_fmvae.em import FreeGaussian
+from pyro_fmvae.models.em import FreeGaussian
 from tests.capture.captured import CLOSE
 from tests.capture.cuda_double import stand_in
-from tests.em.free import found, programs, start
+from tests.models.em.free import found, programs, start
 from tests.models.small import binary_data, small_model
 
 

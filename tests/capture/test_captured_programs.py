@@ -15,10 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from pyro_fmvae.capture import CapturedSVI, CaptureError
 from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation
-from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
+from pyro_fmvae.infer import AutoConjugate, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.models import VAE
 from pyro_fmvae.nn import ConvDecoder, ConvEncoder
-from pyro_fmvae.optim import NaturalGradient
 from tests.capture.captured import (
     EXACT,
     RATE,

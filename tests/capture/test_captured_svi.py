@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from pyro_fmvae.capture import CapturedSVI
-from pyro_fmvae.capture.call import Call
-from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.optim import NaturalGradient, RobbinsMonro
+from pyro_fmvae.capture.captured_svi import Call
+from pyro_fmvae.infer import NaturalGradient, RobbinsMonro, TraceConjugate_ELBO
 from tests.capture.captured import (
     EXACT,
     Plain,

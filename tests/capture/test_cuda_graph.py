@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.capture.cuda_graph import CUDAGraph, OptimizerOnDevice
+from pyro_fmvae.capture.playback import CUDAGraph, OptimizerOnDevice
 from tests.capture.captured import CLOSE, Plain, SpoiltGradient, numbers, svi_for, trained
 from tests.capture.cuda_double import stand_in
 from tests.infer.programs import Toy

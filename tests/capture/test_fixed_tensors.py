@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from pyro_fmvae.capture import CapturedSVI, CaptureError
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 
 D = 3
 

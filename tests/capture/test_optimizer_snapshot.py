@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from pyro_fmvae.capture.optimizer_snapshot import OptimizerSnapshot, step_hooks
+from pyro_fmvae.capture.playback import OptimizerSnapshot, step_hooks
 
 
 def make():

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from pyro_fmvae.capture import CaptureError, refusals
+from pyro_fmvae.capture import CaptureError, recording
 from tests.capture.captured import EXACT, Plain, assert_twins, numbers, plainly, svi_for
 
 PRIOR = pyro.distributions.Normal(torch.zeros(1, dtype=torch.float64), 1.0).expand([3]).to_event(1)
@@ -150,7 +150,7 @@ def test_accepts(name):
 
 @pytest.mark.parametrize("patience", [0.0, 1e3])
 def test_says_once_that_it_takes_long(patience, monkeypatch, caplog):
-    monkeypatch.setattr(refusals, "PATIENCE", patience)
+    monkeypatch.setattr(recording, "PATIENCE", patience)
     x = torch.randn(4, 3)
     svi = svi_for(Plain(lambda program, z, x: program.decoder(z)))
     for _ in range(3):

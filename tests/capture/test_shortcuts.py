@@ -4,8 +4,8 @@ import pyro
 import torch
 from torch.testing import assert_close
 
+from pyro_fmvae.capture.playback import _MOST_BYTES, shortened
 from pyro_fmvae.capture.recording import record
-from pyro_fmvae.capture.shortcuts import _MOST_BYTES, shortened
 
 
 def operations(recording):

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from pyro_fmvae.capture import spot_checks
+from pyro_fmvae.capture import captured_svi
+from pyro_fmvae.capture.captured_svi import SpotCheck
 from pyro_fmvae.capture.recording import record
-from pyro_fmvae.capture.spot_checks import SpotCheck
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from tests.capture.captured import CLOSE, EXACT, Plain, assert_twins, plainly, trained
 from tests.capture.cuda_double import stand_in
@@ -26,8 +26,8 @@ CHECKED = (2, 4, 8)
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
     """Checks at steps 2, 4 and 8, compiled ones at 4 and 8."""
-    monkeypatch.setattr(spot_checks, "_FIRST", 2)
-    monkeypatch.setattr(spot_checks, "_GROWTH", 2)
+    monkeypatch.setattr(captured_svi, "_FIRST", 2)
+    monkeypatch.setattr(captured_svi, "_GROWTH", 2)
 
 
 @pytest.fixture

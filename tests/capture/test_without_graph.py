@@ -10,9 +10,9 @@ from torch import nn
 from torch.fx import Graph
 from torch.testing import assert_close
 
-from pyro_fmvae.capture import captured_step
-from pyro_fmvae.capture.captured_step import CapturedStep
-from pyro_fmvae.capture.cuda_graph import CUDAGraph, NotRecordable, OptimizerOnDevice
+from pyro_fmvae.capture import captured_svi
+from pyro_fmvae.capture.captured_svi import CapturedStep
+from pyro_fmvae.capture.playback import CUDAGraph, NotRecordable, OptimizerOnDevice
 from pyro_fmvae.capture.recording import Layout, Recording, record
 from tests.capture.captured import CLOSE, numbers, svi_for, trained
 from tests.capture.cuda_double import stand_in
@@ -92,7 +92,7 @@ def test_says_that_tensors_are_on_the_host(log):
 
 
 def test_batches_on_the_host_take_steps_by_parts(cuda, log, monkeypatch):
-    monkeypatch.setattr(captured_step, "_on_gpu", lambda inputs: len(inputs) == 1)  # but for the data
+    monkeypatch.setattr(captured_svi, "_on_gpu", lambda inputs: len(inputs) == 1)  # but for the data
     toy = Toy()
     svi, x = svi_for(toy, fused), toy.data(6)
     for _ in range(6):

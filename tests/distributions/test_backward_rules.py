@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pyro_fmvae.distributions.backward_rules import scale_gradient
+from pyro_fmvae.distributions.exponential_family import scale_gradient
 
 
 @pytest.mark.parametrize("factor", [0.25, torch.tensor([1.0, 2.0, -3.0])])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions import path_sums
+from pyro_fmvae.distributions import chain as path_sums
 from pyro_fmvae.distributions.chain import Chain
 
 K, STEPS, B = 3, 4, 5

@@ -5,13 +5,7 @@ import pytest
 import torch
 from torch.distributions import kl_divergence
 
-from pyro_fmvae.distributions import (
-    Assignment,
-    Label,
-    NaturalDirichlet,
-    NaturalParameter,
-    expected_log_prob,
-)
+from pyro_fmvae.distributions import Assignment, Label, NaturalDirichlet, NaturalParameter, expected_log_prob
 
 I, K, B = 2, 4, 5  # noqa: E741
 

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.distributions import NORMAL_GAMMA, Component, NaturalParameter, NormalGamma, expected_log_prob
-from pyro_fmvae.distributions.gaussian_table import gaussian_table
+from pyro_fmvae.distributions.normal_gamma import gaussian_table
 
 I, K, B, D = 2, 16, 32, 64  # noqa: E741
 

@@ -7,9 +7,8 @@ import torch
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions.expected_superposition import expected_linear_normal
 from pyro_fmvae.distributions.grouped_bernoulli import GroupedBernoulli, binary_states
-from pyro_fmvae.distributions.superposition import LinearNormal
+from pyro_fmvae.distributions.superposition import LinearNormal, expected_linear_normal
 
 SIZES = [(1, 4, 4), (2, 2, 4), (3, 2, 5), (2, 3, 5), (4, 1, 4), (4, 2, 5)]  # g, groups, H
 

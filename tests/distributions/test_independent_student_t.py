@@ -6,7 +6,7 @@ from scipy import stats
 from torch.distributions import StudentT
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions.independent_student_t import IndependentStudentT
+from pyro_fmvae.distributions.normal_gamma import IndependentStudentT
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

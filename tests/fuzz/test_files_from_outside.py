@@ -19,17 +19,17 @@ pytest.importorskip("hypothesis")
 from hypothesis import HealthCheck, given, settings
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.commands import training
+from pyro_fmvae.app.commands import training
+from pyro_fmvae.app.runs import report
+from pyro_fmvae.app.runs.run import CHECKPOINT, Run
+from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data.image_cache import decode, load_images, read_header
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import read_folder
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.zarr_store import decode_store
 from pyro_fmvae.data.sets.idx import read_idx
-from pyro_fmvae.memory import at_most, most_used
-from pyro_fmvae.runs import report
-from pyro_fmvae.runs.run import CHECKPOINT, Run
-from pyro_fmvae.runs.trainer import Trainer
+from pyro_fmvae.files.memory import at_most, most_used
 from tests.fuzz.mutations import bytewise, mutated, nested, replaced
 from tests.small_runs import command, stop_at, train, write_files
 
@@ -253,8 +253,8 @@ DEADLY = """
 import json, pathlib, sys, zipfile
 import numpy as np
 from pyro_fmvae import checkpoint
-from pyro_fmvae.cli import run_command
-from pyro_fmvae.memory import most_used
+from pyro_fmvae.app.cli import run_command
+from pyro_fmvae.files.memory import most_used
 
 folder, before = pathlib.Path(sys.argv[1]), most_used()
 for name, text in {"flow": "[" * 100_000, "block": "- " * 100_000, "json": '{"a":' * 100_000}.items():

@@ -15,15 +15,15 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from pyro_fmvae import checkpoint
-from pyro_fmvae.commands import evaluation
+from pyro_fmvae.app.commands import evaluation
+from pyro_fmvae.app.runs import report, session
+from pyro_fmvae.app.runs.run import CHECKPOINT, Run
+from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data.image_cache import decode, load_images
 from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.sets.idx import read_idx
-from pyro_fmvae.memory import at_most
-from pyro_fmvae.runs import report, session
-from pyro_fmvae.runs.run import CHECKPOINT, Run
-from pyro_fmvae.runs.trainer import Trainer
+from pyro_fmvae.files.memory import at_most
 from tests.small_runs import command, state, stop_at, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")

@@ -16,19 +16,24 @@ from torch import nn
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Assignment, Label, NaturalDirichlet, NaturalParameter
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO, with_assignments
-from pyro_fmvae.infer.elbo.placeholder import PlaceholderMessenger, Unsampled
-from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.infer import (
+    AutoConjugate,
+    ConjugateSVI,
+    NaturalGradient,
+    TraceConjugate_ELBO,
+    with_assignments,
+)
+from pyro_fmvae.infer.elbo.lazy import PlaceholderMessenger, Unsampled
 from pyro_fmvae.infer.posteriors import (
     NaturalPosterior,
     StandardPosterior,
-    natural_prior,
+    param_statements,
     random_posterior,
     to_natural,
     to_standard,
 )
 from pyro_fmvae.infer.seeding import better_mixture, coordinate_ascent, kmeans, kmeans_mixture
-from pyro_fmvae.optim import NaturalGradient
 from tests.capture.captured import CLOSE, assert_twins
 from tests.infer.programs import (
     Adjust,

@@ -16,8 +16,7 @@ from pyro_fmvae.distributions import (
     NaturalNormalGamma,
     NormalGamma,
 )
-from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.infer.posteriors import NaturalPosterior, to_standard
+from pyro_fmvae.infer.posteriors import NaturalPosterior, param_statements, to_standard
 
 C0, M0, S0, A0, B0 = 0.7, 0.3, 0.6, 1.2, 0.8
 

@@ -18,9 +18,14 @@ from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import Assignment, Component, Label, NaturalParameter, NormalGamma
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO, with_assignments
+from pyro_fmvae.infer import (
+    AutoConjugate,
+    ConjugateSVI,
+    NaturalGradient,
+    TraceConjugate_ELBO,
+    with_assignments,
+)
 from pyro_fmvae.infer.posteriors import to_standard
-from pyro_fmvae.optim import NaturalGradient
 from tests.infer.programs import C0, Toy, bound, nodes, seeded
 
 frozen = partial(torch.optim.SGD, lr=0.0)

@@ -16,8 +16,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import Assignment, Component, NormalGamma
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 from tests.infer.programs import A0, B0, C0, M0, S0, Toy, bound
 
 frozen = partial(torch.optim.SGD, lr=0.0)

@@ -14,17 +14,8 @@ from pyro.ops.stats import effective_sample_size
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Assignment, Component, NormalGamma
-from pyro_fmvae.infer import TraceConjugate_ELBO, with_assignments
-from pyro_fmvae.optim import NaturalGradient
-from tests.infer.programs import (
-    Adjust,
-    Toy,
-    assert_equal_in_expectation,
-    bound,
-    estimate,
-    gradients,
-    nodes,
-)
+from pyro_fmvae.infer import NaturalGradient, TraceConjugate_ELBO, with_assignments
+from tests.infer.programs import Adjust, Toy, assert_equal_in_expectation, bound, estimate, gradients, nodes
 
 PARTICLES = 100
 LABELS = torch.tensor([[0, -1, 2, -1, 1, 0], [-1, -1, 1, 0, 2, -1]])

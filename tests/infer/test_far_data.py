@@ -8,8 +8,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import Assignment, Component, FullComponent, NormalGamma, NormalWishart
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 
 K, D, N = 3, 2, 300
 KINDS = {"diagonal": (Component, NormalGamma), "full": (FullComponent, NormalWishart)}

@@ -17,9 +17,8 @@ from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import NORMAL_WISHART, Assignment, FullComponent, NormalWishart
-from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO, natural_prior
+from pyro_fmvae.infer import AutoConjugate, NaturalGradient, TraceConjugate_ELBO, natural_prior
 from pyro_fmvae.infer.seeding import kmeans_mixture, responsibilities
-from pyro_fmvae.optim import NaturalGradient
 
 M0, S0, A0, C0 = 0.3, 0.6, 1.2, 0.7
 TRIL = torch.tensor([[0.9, 0.0], [0.4, 0.7]], dtype=torch.float64)

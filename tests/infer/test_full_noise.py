@@ -12,8 +12,13 @@ from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import LinearDynamics, LinearGaussianChain, MatrixNormal, MatrixNormalWishart
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO, posterior_as_prior
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer import (
+    AutoConjugate,
+    ConjugateSVI,
+    NaturalGradient,
+    TraceConjugate_ELBO,
+    posterior_as_prior,
+)
 from tests.infer.plain.oracles import step
 
 DF, RATE = 5.0, 0.7  # of all Wisharts, whose precision_matrix is RATE times the identity

@@ -19,11 +19,10 @@ from pyro_fmvae.distributions import (
     HiddenMarkov,
     NormalGamma,
     NormalWishart,
-    path_sums,
 )
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.distributions import chain as path_sums
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.infer.seeding import kmeans
-from pyro_fmvae.optim import NaturalGradient
 from tests.infer.plain.oracles import step
 
 K, SYMBOLS, STEPS = 2, 3, 25

@@ -17,9 +17,8 @@ from torch.testing import assert_close
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import HiddenMarkov
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.infer.seeding import kmeans
-from pyro_fmvae.optim import NaturalGradient
 
 N, T, D, K = 3, 4, 2, 3
 

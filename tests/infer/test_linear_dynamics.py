@@ -12,8 +12,7 @@ from scipy.special import digamma
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import LinearDynamics, LinearGaussianChain
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 from tests.infer.plain.oracles import step
 
 N, T, D, X = 4, 5, 2, 3

@@ -14,8 +14,7 @@ from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 from tests.infer.plain.oracles import standard
 from tests.infer.programs import estimate
 

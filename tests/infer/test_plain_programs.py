@@ -11,8 +11,7 @@ from pyro.infer import SVI
 from torch.testing import assert_close
 from torch.utils._pytree import tree_map
 
-from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer import NaturalGradient, TraceConjugate_ELBO
 from tests.infer.plain import counts, hierarchies, idioms, mixtures, regressions, sequences, structure
 from tests.infer.plain.oracles import assert_bound, assert_gradient, assert_trace_enum, posteriors, step
 from tests.infer.plain.program import PROGRAMS, autoguide

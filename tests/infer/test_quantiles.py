@@ -9,9 +9,10 @@ import torch
 from pyro.infer.autoguide import AutoDelta, AutoNormal
 from torch.testing import assert_close
 
+from pyro_fmvae.distributions.natural_distribution import natural_prior
 from pyro_fmvae.infer import AutoConjugate
-from pyro_fmvae.infer.posteriors import natural_prior, to_standard
-from pyro_fmvae.infer.quantiles import quantiles_of
+from pyro_fmvae.infer.autoguide import quantiles_of
+from pyro_fmvae.infer.posteriors import to_standard
 from tests.infer.programs import Toy
 
 LEVELS = [0.05, 0.5, 0.95]

@@ -6,14 +6,8 @@ from pyro.distributions import Dirichlet
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import NORMAL_GAMMA
-from pyro_fmvae.infer.posteriors import natural_prior
-from pyro_fmvae.infer.seeding import (
-    LEAST_GAIN,
-    better_mixture,
-    coordinate_ascent,
-    kmeans,
-    kmeans_mixture,
-)
+from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.infer.seeding import LEAST_GAIN, better_mixture, coordinate_ascent, kmeans, kmeans_mixture
 from tests.infer.programs import BruteForce, Toy
 
 

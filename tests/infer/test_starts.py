@@ -10,10 +10,9 @@ from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Assignment, Component, NormalGamma
-from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
+from pyro_fmvae.infer import AutoConjugate, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.infer.posteriors import to_standard
 from pyro_fmvae.infer.seeding import kmeans
-from pyro_fmvae.optim import NaturalGradient
 
 K, N = 3, 40
 

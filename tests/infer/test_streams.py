@@ -16,11 +16,11 @@ from pyro_fmvae.distributions import Assignment, Component, NormalGamma, RateWis
 from pyro_fmvae.infer import (
     AutoConjugate,
     ConjugateSVI,
+    NaturalGradient,
     TraceConjugate_ELBO,
     posterior_as_prior,
     with_assignments,
 )
-from pyro_fmvae.optim import NaturalGradient
 from tests.infer.programs import estimate
 
 

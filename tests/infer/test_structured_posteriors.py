@@ -24,9 +24,8 @@ from pyro_fmvae.distributions import (
     NormalWishart,
     RateWishart,
 )
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.infer.posteriors import to_standard
-from pyro_fmvae.optim import NaturalGradient
 from tests.infer.plain.oracles import assert_gradient, step
 from tests.infer.programs import assert_equal_in_expectation, estimate
 

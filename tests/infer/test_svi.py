@@ -12,8 +12,13 @@ from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import NaturalGamma, NaturalNormal
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalPosterior, TraceConjugate_ELBO
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer import (
+    AutoConjugate,
+    ConjugateSVI,
+    NaturalGradient,
+    NaturalPosterior,
+    TraceConjugate_ELBO,
+)
 from tests.infer.programs import Toy, bound, seeded
 
 RATE = 0.4

@@ -9,8 +9,8 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm
 
 from pyro_fmvae.capture.recording import record
-from pyro_fmvae.infer import total_correlation as module
-from pyro_fmvae.infer.total_correlation import total_correlation
+from pyro_fmvae.infer import importance as module
+from pyro_fmvae.infer.importance import total_correlation
 
 
 def posteriors(size, dims):

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from pyro_fmvae.infer.seeding import kmeans
-from pyro_fmvae.learn import full_clusters as module
-from pyro_fmvae.learn.full_clusters import full_clusters
+from pyro_fmvae.learn import fmvae_phases as module
+from pyro_fmvae.learn.fmvae_phases import full_clusters
 from tests.learn.clusters import stripes
 
 

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from pyro_fmvae.learn.incremental_ascent import IncrementalAscent, Rows, told
-from pyro_fmvae.learn.mixture_steps import ascend, bound_of
+from pyro_fmvae.learn.mixture_search import IncrementalAscent, Rows, ascend, bound_of, told
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING
 

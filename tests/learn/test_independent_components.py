@@ -18,8 +18,8 @@ from pyro_fmvae.learn.independent_components import (
 )
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.models.change_of_basis import change_basis
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder, SideBySide
-from pyro_fmvae.nn.change_of_basis import change_basis
 
 POINTS = 2000
 

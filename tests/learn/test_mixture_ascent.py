@@ -9,8 +9,7 @@ from torch.testing import assert_close
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.learn import Budget, fit, mixture_ascent
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
-from pyro_fmvae.learn.mixture_search import best_start
-from pyro_fmvae.learn.mixture_steps import bound_of
+from pyro_fmvae.learn.mixture_search import best_start, bound_of
 from pyro_fmvae.models import ObservedMixture
 
 N = 60

@@ -5,7 +5,7 @@ import torch
 
 from pyro_fmvae import fit
 from pyro_fmvae.learn import fitting
-from pyro_fmvae.learn.pace import COST, MEASURED, SAVED, TRIED, Pace, Stepping
+from pyro_fmvae.learn.fitting import COST, MEASURED, SAVED, TRIED, Pace, Stepping
 from pyro_fmvae.learn.phase import Budget, Phase
 
 

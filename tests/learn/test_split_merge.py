@@ -5,10 +5,20 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 from torch.nn.functional import one_hot
 
-from pyro_fmvae.learn import split_merge
-from pyro_fmvae.learn.component_moves import Sample, Splits, disjoint, pair_gains
+from pyro_fmvae.learn import component_moves
+from pyro_fmvae.learn.component_moves import (
+    Sample,
+    Splits,
+    best_mixture,
+    disjoint,
+    merged,
+    pair_gains,
+    reduced,
+    split_and_merge,
+    swaps,
+    thinned,
+)
 from pyro_fmvae.learn.mixture_search import Fitted
-from pyro_fmvae.learn.split_merge import best_mixture, merged, reduced, split_and_merge, swaps, thinned
 from tests.learn.clusters import clusters, make
 
 
@@ -62,7 +72,7 @@ def test_a_swap_merges_two_halves_and_splits_what_is_joint(monkeypatch):
     assert swaps(sample, poorly, splits.gains(gamma)) == [(0, (1, 2))]
     stuck = sample.fit(gamma)
     assert adjusted_rand_score(kinds, stuck.gamma.argmax(-1)) < 0.8
-    monkeypatch.setattr(split_merge, "_started", lambda *args: stuck)
+    monkeypatch.setattr(component_moves, "_started", lambda *args: stuck)
     found = best_mixture(sample, 4, torch.Generator().manual_seed(0))
     assert found.model.components == 4 and found.model.num_data == 480 and found.bound > stuck.bound
     assert adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1
@@ -83,5 +93,5 @@ def test_more_starts_never_end_lower():
 def test_a_start_of_twice_as_many_clusters_is_merged():
     x, kinds = clusters(6, 40)
     sample = Sample.of(make, x)
-    found = split_merge._started(sample, 6, False, True, torch.Generator().manual_seed(0))
+    found = component_moves._started(sample, 6, False, True, torch.Generator().manual_seed(0))
     assert found.model.components == 6 and adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from pyro_fmvae.data import Batches, Split
-from pyro_fmvae.em.binary_em import BinaryEM
-from pyro_fmvae.em.expectation_maximization import Expectation, ExpectationMaximization, Maximum
-from pyro_fmvae.em.statistics import Statistics
 from pyro_fmvae.learn.fitting import Progress, fit
 from pyro_fmvae.learn.gradient_em import GradientEM
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.learn.stepwise_em import STEPWISE, StepwiseEM
 from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
+from pyro_fmvae.models.em.binary_em import BinaryEM
+from pyro_fmvae.models.em.expectation_maximization import Expectation, ExpectationMaximization, Maximum
+from pyro_fmvae.models.em.statistics import Statistics
 
 SIZE = 12
 

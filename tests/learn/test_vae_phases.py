@@ -4,7 +4,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae import VAE, Progress, Role, TraceConjugate_ELBO, checkpoint, fit
 from pyro_fmvae.data import Batches, Split
-from pyro_fmvae.em.free_gaussian import FreeGaussian, near_prior
+from pyro_fmvae.infer.free_gaussian import FreeGaussian, near_prior
 from pyro_fmvae.learn.fmvae_phases import Joint
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget

@@ -6,11 +6,10 @@ from pyro.infer import SVI
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions.grouped_bernoulli import GroupedBernoulli
-from pyro_fmvae.em.binary_em import BinaryEM, BinaryParameters
-from pyro_fmvae.em.binary_enumeration import enumerate_states
-from pyro_fmvae.em.binary_mean_field import bound
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
+from pyro_fmvae.models.em.binary_em import BinaryEM, BinaryParameters, enumerate_states
+from pyro_fmvae.models.em.binary_mean_field import bound
 from tests.models.binary import bars, cosines
 
 SHAPE, UNITS, ROWS, TOTAL = (2, 3, 1), 4, 5, 20

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_fmvae.models.factor_layout import FactorLayout
+from pyro_fmvae.models.factorial_prior import FactorLayout
 
 D = 2
 

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from pyro_fmvae import VAE
 from pyro_fmvae.capture import CapturedFreeGaussian, CaptureError
-from pyro_fmvae.em.free_gaussian import FreeGaussian, near_prior
 from pyro_fmvae.evaluate import bound
+from pyro_fmvae.infer.free_gaussian import FreeGaussian, near_prior
 from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.models.posterior_family import PointPosterior
 from tests.capture.captured import svi_for

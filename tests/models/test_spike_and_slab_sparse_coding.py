@@ -7,11 +7,11 @@ from torch.distributions import Independent
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import SpikeAndSlab
-from pyro_fmvae.em.spike_and_slab_em import SpikeAndSlabEM
-from pyro_fmvae.em.spike_and_slab_rules import LinearRule, MaxRule
 from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.models.em.spike_and_slab_em import SpikeAndSlabEM
+from pyro_fmvae.models.em.spike_and_slab_rules import LinearRule, MaxRule
 from pyro_fmvae.models.spike_and_slab_sparse_coding import SpikeAndSlabSparseCoding
-from tests.em.two_causes import log_joint_grid, log_likelihood, parameters
+from tests.models.em.two_causes import log_joint_grid, log_likelihood, parameters
 
 RULES = {"max": MaxRule(), "linear": LinearRule()}
 SHAPE = (2, 3)

@@ -4,13 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.nn import (
-    ConvEncoder,
-    ExponentialLink,
-    MLPEncoder,
-    NormalHead,
-    SpikeHead,
-)
+from pyro_fmvae.nn import ConvEncoder, ExponentialLink, MLPEncoder, NormalHead, SpikeHead
 
 ENCODERS = {
     "mlp": (lambda **kwargs: MLPEncoder((4, 3), 6, (5,), **kwargs), (4, 3)),

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from pyro_fmvae.nn import RandomThickness
-from pyro_fmvae.nn.thickness import MOST
+from pyro_fmvae.nn.distortion import MOST
 
 
 def strokes(size=200):

@@ -15,8 +15,8 @@ from pyro_fmvae.data.decoded import decoded_rows
 from pyro_fmvae.data.own.csv_file import LABEL
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.raw import LARGEST_LABEL, is_missing
-from pyro_fmvae.memory import check_fits, confined
-from pyro_fmvae.untrusted import check_printable
+from pyro_fmvae.files.memory import check_fits, confined
+from pyro_fmvae.files.untrusted import check_printable
 
 FORMATS: Final = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc"}
 """Format of a file, as pyarrow calls it, by its suffix."""

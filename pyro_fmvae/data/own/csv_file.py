@@ -14,8 +14,8 @@ import numpy as np
 
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal, is_missing
-from pyro_fmvae.memory import check_fits
-from pyro_fmvae.untrusted import check_printable
+from pyro_fmvae.files.memory import check_fits
+from pyro_fmvae.files.untrusted import check_printable
 
 MOST_LEVELS = 50
 """Largest number of categories of a column."""

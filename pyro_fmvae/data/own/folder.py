@@ -18,7 +18,7 @@ from pyro_fmvae.data.image_cache import decode, load_images
 from pyro_fmvae.data.own.image_names import find_images
 from pyro_fmvae.data.own.raw import DECIMAL_HINT, is_decimal, is_missing, some_of
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
-from pyro_fmvae.untrusted import check_printable, read_text
+from pyro_fmvae.files.untrusted import check_printable, read_text
 
 SPARSE = 100  # integers from here on may be names
 TABLE: Final = "labels.csv"

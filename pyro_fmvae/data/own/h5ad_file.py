@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pyro_fmvae.memory import check_fits, confined
-from pyro_fmvae.untrusted import LARGEST, check_printable
+from pyro_fmvae.files.memory import check_fits, confined
+from pyro_fmvae.files.untrusted import LARGEST, check_printable
 
 _AT_ONCE = 1000  # names
 _LENGTH = 64  # characters of a name, on average over many rows

@@ -13,7 +13,7 @@ from pyro_fmvae.data.array_file import RowArray
 from pyro_fmvae.data.count_table import LARGEST, CountOptions
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.h5ad_file import check_numbers, member, opened, read_names, read_texts, unchecked
-from pyro_fmvae.memory import check_fits
+from pyro_fmvae.files.memory import check_fits
 
 LARGE: Final = 1 << 30
 """Bytes of the observations from which on they stay in their file."""

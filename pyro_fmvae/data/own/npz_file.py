@@ -8,7 +8,7 @@ import numpy as np
 
 from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw
-from pyro_fmvae.untrusted import check_printable
+from pyro_fmvae.files.untrusted import check_printable
 
 OPTIONAL: Final = ("labels", "label_names", "value_names", "column_names")
 """Arrays that a file may hold beside `x`."""

@@ -19,7 +19,7 @@ from pyro_fmvae.data.own.raw import Raw
 from pyro_fmvae.data.own.zarr_store import STORE, decode_store
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.splitting import Digest, Splitting, split_fingerprint, split_rows
-from pyro_fmvae.memory import check_fits
+from pyro_fmvae.files.memory import check_fits
 
 SUFFIXES: Final = (".npy", STORE, *FORMATS)
 """Endings of files whose rows stay on disk unless told otherwise."""

@@ -19,8 +19,8 @@ import numpy as np
 from pyro_fmvae.data.array_file import ArrayFile, open_npy
 from pyro_fmvae.data.decoded import decoded_rows
 from pyro_fmvae.data.own.npz_file import OPTIONAL, check_shape, described
-from pyro_fmvae.memory import check_fits, confined
-from pyro_fmvae.untrusted import read_json
+from pyro_fmvae.files.memory import check_fits, confined
+from pyro_fmvae.files.untrusted import read_json
 
 STORE: Final = ".zarr"
 """End of the name of a folder that is a store."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from pyro_fmvae.data.download import Source, downloaded
-from pyro_fmvae.memory import check_fits
+from pyro_fmvae.files.memory import check_fits
 
 SHAPE: Final = (28, 28)
 CLASSES: Final = 10

@@ -7,33 +7,39 @@ what the form is good for: the expectation of each product is a product of expec
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Set
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import constraints, transform_to
 from torch.distributions.constraints import Constraint
+from torch.utils._pytree import tree_leaves, tree_map
 
-from pyro_fmvae.infer.elbo.calls import (
+from pyro_fmvae.distributions.recorded import is_recorded
+from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled, is_lazy, memory_of, sites_of
+from pyro_fmvae.infer.elbo.linear_rules import (
     COPIES,
+    LINEAR,
     RESHAPES,
+    Tried,
     arguments,
     at_index,
     check_arguments,
     check_index,
+    cumulating,
+    dim_of,
     gather_slim,
+    joined,
     name_of,
     slim_index,
     unknown,
 )
-from pyro_fmvae.infer.elbo.identities import adds_to_one, cases_of, is_one, so_far, sum_of_cases
-from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled, is_lazy, sites_of
-from pyro_fmvae.infer.elbo.linear_rules import LINEAR, Tried, joined
-from pyro_fmvae.infer.elbo.logarithms import log_of_call, log_of_number
-from pyro_fmvae.infer.elbo.operations import memory_of
 from pyro_fmvae.infer.elbo.sums import (
+    Factor,
+    Product,
     SquareOfSum,
     Sum,
+    apply,
     element,
     exact,
     gather,
@@ -45,19 +51,325 @@ from pyro_fmvae.infer.elbo.sums import (
     select,
     sites_in,
     square,
+    total,
     whole,
 )
+
+# Identities that hold whatever the values of sites are, found out by trying random values.
+
+_CLOSE = 1e-4
+
+
+def is_one(x: Lazy, known: dict[Hashable, bool], units: Set[int] = frozenset()) -> bool:
+    """True for a sum of probabilities, which is 1 whatever the values of the sites.
+
+    Args:
+        x: any value.
+        known: what was found out before, by the structure of expressions; added to.
+        units: memory of the values of one-hot sites.
+    """
+    call = x.origin
+    return (
+        isinstance(call, Computed)
+        and call.name == "sum"
+        and adds_to_one(call.args[0], call, lambda p: p, known, units)
+    )
+
+
+def adds_to_one(
+    terms: Lazy,
+    call: Computed,
+    function: Callable[[Tensor], Tensor],
+    known: dict[Hashable, bool],
+    units: Set[int] = frozenset(),
+) -> bool:
+    """True if a function of terms adds to 1 in the last dimension: tried on draws of the sites, once.
+
+    Args:
+        terms: the values that are added up.
+        call: the function that adds them.
+        function: of the terms, before they are added.
+        known, units: as in :func:`is_one`.
+    """
+    (dim,) = arguments(call, "dim")
+    dims = [dim] if isinstance(dim, int) else list(dim or ())
+    if dims not in ([-1], [terms.dim() - 1]):
+        return False
+    inner = _without_views(terms, known, units)
+    structure = _structure(inner)
+    if structure is None:
+        return False
+    key = (call.name, structure)
+    if key not in known:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            sums = [function(_at_random(inner)).sum(-1) for _ in range(2)]
+        known[key] = all(bool((s - 1).abs().max() < _CLOSE) for s in sums)
+    return known[key]
+
+
+def so_far(known: dict[Hashable, bool], key: Hashable, look: Callable[[], bool]) -> bool:
+    """Look at numbers of the program; in a recording, which may not, return True if all looks before did.
+
+    Args:
+        known: what was found out before; added to.
+        key: of what is asked.
+        look: returns the answer.
+    """
+    if is_recorded():
+        return known.get(key, False)
+    found = look()
+    known[key] = found and known.get(key, True)
+    return found
+
+
+def sum_of_cases(call: Computed) -> Lazy | None:
+    """A sum over the last dimension of one of two values as one of two sums; None for any other call.
+
+    The condition may not vary in that dimension.
+    """
+    source = call.args[0]
+    if call.name != "sum" or not isinstance(source.origin, Computed) or source.origin.name != "where":
+        return None
+    (dim, keepdim), cases = arguments(call, "dim", "keepdim"), cases_of(source.origin)
+    if dim not in (-1, [-1], (-1,)) or cases is None:
+        return None
+    condition, one, other = (torch.as_tensor(each).expand(source.shape) for each in cases)
+    if condition.stride(-1) != 0 and source.shape[-1] > 1:
+        return None
+    condition = condition[..., :1] if keepdim else condition[..., 0]
+    result: Any = torch.where(condition, one.sum(-1, bool(keepdim)), other.sum(-1, bool(keepdim)))
+    return result
+
+
+def cases_of(call: Computed) -> tuple[Any, Any, Any] | None:
+    """The condition of a ``where``, the value where it holds, and the other one; None if it is not known."""
+    if len(call.args) != 3:
+        return None
+    first, second, third = call.args
+    condition, *values = (second, first, third) if call.function is Tensor.where else call.args
+    return None if isinstance(condition, Lazy) else (condition, *values)
+
+
+def _without_views(x: Lazy, known: dict[Hashable, bool], units: Set[int]) -> Lazy:
+    """The value inside of functions that leave its last dimension whole, in any order."""
+    while isinstance(x.origin, Computed) and x.origin.args:
+        call, source = x.origin, x.origin.args[0]
+        if not isinstance(source, Lazy) and name_of(call) == "matmul" and memory_of(source) in units:
+            x = call.args[1]
+            continue
+        if not isinstance(source, Lazy):
+            break
+        by_rows = call.name in COPIES | RESHAPES | {"unsqueeze"}
+        if call.name == "__getitem__":
+            by_rows = _is_by_rows(call.args[1], source, known)
+        if call.name == "index_select":
+            by_rows = dim_of(call, source) != -1
+        if not by_rows or source.shape[-1:] != x.shape[-1:]:
+            break
+        x = source
+    return x
+
+
+def _is_by_rows(index: Any, source: Lazy, known: dict[Hashable, bool]) -> bool:
+    """True if an index leaves rows whole, in any order; ``Vindex`` may write them as a range."""
+    *others, last = index if isinstance(index, tuple) else (index,)
+    if isinstance(last, slice) and last == slice(None):
+        return True
+    whole = not any(each is Ellipsis for each in (*others, last))
+    if whole and sum(each is not None for each in (*others, last)) < source.dim():
+        return True
+    if not isinstance(last, Tensor | list) or len(last) != source.shape[-1]:
+        return False
+    tensors = [each for each in others if isinstance(each, Tensor)]
+    if any(each.shape[-1:].numel() > 1 for each in tensors) or (tensors and len(tensors) < len(others)):
+        return False
+    shapes = tuple(each.shape for each in tensors)
+    numbers = repr(last) if isinstance(last, list) else last.shape
+    key = ("rows", _structure(source), len(others), shapes, numbers)
+    return so_far(known, key, lambda: torch.as_tensor(last).sort()[0].tolist() == list(range(len(last))))
+
+
+def _structure(x: Any) -> Hashable | None:
+    """An expression as nested tuples that can be compared; None if it has numbers of the program's in it."""
+    if isinstance(x, Lazy):
+        if isinstance(x.origin, Sampled):
+            return ("site", x.origin.name, str(x.origin.support), tuple(x.shape))
+        parts = [_structure(leaf) for leaf in tree_leaves((x.origin.args, x.origin.kwargs))]
+        if None in parts:
+            return None
+        return (x.origin.name, x.origin.output, tuple(x.shape), *parts)
+    return None if isinstance(x, Tensor) else ("constant", repr(x))
+
+
+def _at_random(x: Any, known: dict[Any, Any] | None = None) -> Any:
+    """An expression at random values of its sites."""
+    known = {} if known is None else known
+    if not isinstance(x, Lazy):
+        return x
+    if isinstance(x.origin, Sampled):
+        if x.origin.name not in known:
+            transform = transform_to(x.origin.support)
+            free = torch.randn(transform.inverse_shape(x.shape), dtype=x.dtype)
+            known[x.origin.name] = transform(free).to(x.device)
+        return known[x.origin.name]
+    if id(x) not in known:
+        args, kwargs = tree_map(lambda y: _at_random(y, known), (x.origin.args, x.origin.kwargs))
+        result = x.origin.function(*args, **kwargs)
+        known[id(x)] = result[x.origin.output] if isinstance(result, tuple | list) else result
+    return known[id(x)]
+
+
+# Rules for logarithms of x and of 1 - x, for functions that do more than pick elements.
+
+
+_IMPOSSIBLE = -1e30  # in the place of log 0, so that 0 log 0 is 0; it has no gradient
+
+
+class _Expands(Protocol):
+    identities: dict[Hashable, bool]
+    units: Set[int]
+
+    def of(self, x: Any) -> Sum: ...
+
+    def log(self, x: Any, kind: str = "log") -> Sum: ...
+
+
+def log_of_number(x: Tensor | float, kind: str) -> Sum:
+    """The logarithm of a known x, or of 1 - x for ``kind`` "log1m"."""
+    if isinstance(x, Tensor):
+        x = exact(x)
+        impossible = x == (0 if kind == "log" else 1)
+        inside = x.where(~impossible, 0.5)
+        return [
+            [number((inside.log() if kind == "log" else (-inside).log1p()).where(~impossible, _IMPOSSIBLE))]
+        ]
+    size = x if kind == "log" else 1 - x
+    if size <= 0:
+        return [[number(math.nan if size < 0 else _IMPOSSIBLE)]]
+    return [[number(math.log(x) if kind == "log" else math.log1p(-x))]]
+
+
+def log_of_call(expansion: _Expands, x: Lazy, call: Computed, kind: str) -> Sum | None:
+    """The logarithm of a computed x, or of 1 - x; None if there is no rule."""
+    remainder = _one_minus(call)
+    if remainder is not None:
+        return expansion.log(remainder, "log" if kind == "log1m" else "log1m")
+    found = _log_by_function(expansion, x, call) if kind == "log" else None
+    return _log_of_cases(expansion, x, kind) if found is None else found
+
+
+def _log_by_function(expansion: _Expands, x: Lazy, call: Computed) -> Sum | None:
+    name = name_of(call)
+    a, b = (*call.args, None, None)[:2]
+    if name == "mul":
+        return expansion.log(a) + expansion.log(b)
+    if name == "div":
+        return expansion.log(a) + scale(expansion.log(b), -1)
+    if name == "exp":
+        return expansion.of(a)
+    if name == "cumprod":
+        return apply(expansion.log(a), dim_of(call, a), cumulating(x, dim_of(call, a)))
+    if name == "prod" and isinstance(b, int):
+        keepdim = bool(arguments(call, "dim", "keepdim")[1])
+        return total(expansion.log(a), a.shape, [dim_of(call, a)], keepdim)
+    if name == "sum" and is_one(x, expansion.identities, expansion.units):
+        return []
+    cases = sum_of_cases(call)
+    if cases is not None:
+        return expansion.log(cases)
+    if name in ("add", "sub", "rsub", "sum"):
+        return None
+    terms = expansion.of(a if name == "abs" else x)
+    if len(terms) != 1 or not is_plain(terms[0]) or any(f.function not in ("", "x") for f in terms[0]):
+        return None
+    return [_log_of_factor(f) for f in terms[0]]
+
+
+def _log_of_factor(f: Factor) -> Product:
+    if f.is_number:
+        return [f._replace(tensor=_log_of_size(f.tensor))]
+    return [number(float(f.power)), f._replace(function="log", power=1)]
+
+
+def _log_of_cases(expansion: _Expands, x: Lazy, kind: str) -> Sum | None:
+    """The logarithm of a sum in which numbers (indicators, say) leave one term or none at a position."""
+    result: Sum = []
+    terms = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
+    for term in expansion.of(x):
+        factors = [f for f in term if not f.is_number]
+        if not is_plain(term) or any(f.function != "x" for f in factors):
+            return None
+        one = torch.ones((), dtype=x.dtype, device=x.device)
+        known = math.prod((whole(f, x) for f in term if f.is_number), start=one)
+        if kind == "log1m" and factors:
+            if len(factors) > 1 or factors[0].power != 1 or not _hold(x, (known == 0) | (known == 1)):
+                return None
+            result.append([number(known), factors[0]._replace(function=kind)])
+        elif kind == "log1m":
+            result += log_of_number(known.expand(x.shape), kind)
+        else:
+            chosen = (known != 0).to(x.dtype)
+            result.append([number(chosen * _log_of_size(known))])
+            result += [[number(chosen * f.power), f._replace(function="log", power=1)] for f in factors]
+        terms = terms + (known != 0)
+    if not _hold(x, terms <= 1):
+        return None
+    if kind == "log":
+        result.append([number(_IMPOSSIBLE * (terms == 0).to(x.dtype))])
+    return result
+
+
+def _hold(x: Lazy, conditions: Tensor) -> bool:
+    """True if all conditions on the numbers in a sum hold; where a step is recorded, nobody may look."""
+    try:
+        return bool(conditions.all())
+    except RuntimeError as error:
+        raise type(error)(
+            f"the logarithm of a sum with values of site '{min(sites_of(x))}' in it depends on which of its "
+            "terms are 0: write torch.where(a == 1, x, y) for a * x + (1 - a) * y, and "
+            "torch.where(a == 1, x, 0.0) for a * x"
+        ) from None
+
+
+def _log_of_size(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.where(value != 0, 1.0).abs().log().where(value != 0, _IMPOSSIBLE)
+    return math.log(abs(value)) if value else _IMPOSSIBLE
+
+
+def _one_minus(call: Computed) -> Any:
+    """The y of a call that computes 1 - y; None for another call."""
+    a, b = (*call.args, None, None)[:2]
+    name = name_of(call)
+    one, other = (b, a) if name == "rsub" else (a, b)
+    is_one = name in ("sub", "rsub") and isinstance(one, int | float) and one == 1
+    return other if is_one and not call.kwargs else None
+
 
 _VIEWS = RESHAPES | {
     *("unsqueeze", "transpose", "permute", "mT", "T", "t", "__getitem__", "select", "index_select", "gather"),
     *("flip", "narrow", "unbind", "diagonal", "swapaxes", "movedim", "take_along_dim", "split", "chunk"),
 }
+
+
 _POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
+
+
 OF_A_SUM = " of a sum"
+
+
 """How the name of a power ends that has no closed form because its base is a sum."""
+
+
 _MOST_FACTORS = 4  # of one sum in a power of it
+
+
 _MOST_SITES = 8  # in a sum whose square is spelt out
+
+
 _GUARD = 1.001e-6  # a clamp at 1e-6 from the end of an interval, or closer, keeps a logarithm finite
+
+
 _LARGEST_GUARD = 1e-2  # of those that a reason names
 
 

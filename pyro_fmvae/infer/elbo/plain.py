@@ -5,36 +5,373 @@ there, and the expectation of every log-density that it enters is taken term by 
 summed out over these expectations, by Pyro. Everything else is drawn from the guide, with gradients.
 """
 
-from collections.abc import Hashable
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Set
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
 import pyro.poutine as poutine
+import torch
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine import Trace
 from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import Distribution
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from pyro_fmvae.distributions import Assignment, Label, MixtureComponent, NaturalDistribution
-from pyro_fmvae.distributions.expected_log_prob import unwrap
-from pyro_fmvae.infer.elbo.density import device_of, dtype_of
-from pyro_fmvae.infer.elbo.distribution_checks import check_distribution, check_label, check_shapes
-from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent
-from pyro_fmvae.infer.elbo.frames import check_filled, check_same_points
-from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
-from pyro_fmvae.infer.elbo.masks import check_masks, take_masks, watch_missing
-from pyro_fmvae.infer.elbo.observed_shapes import check_observed, check_support
-from pyro_fmvae.infer.elbo.smoothing import Smoothing
+from pyro_fmvae.distributions import (
+    Assignment,
+    Label,
+    MixtureComponent,
+    NaturalDistribution,
+    NaturalParameter,
+    SmoothedStates,
+)
+from pyro_fmvae.distributions.joint_kinds import kind_of_part
+from pyro_fmvae.distributions.natural_distribution import unwrap
+from pyro_fmvae.infer.elbo.density import device_of, dtype_of, expectations
+from pyro_fmvae.infer.elbo.distribution_checks import (
+    check_distribution,
+    check_label,
+    check_masks,
+    check_observed,
+    check_shapes,
+    check_support,
+    take_masks,
+    watch_missing,
+)
+from pyro_fmvae.infer.elbo.enumerated import Enumerated
+from pyro_fmvae.infer.elbo.expansion import Expansion
+from pyro_fmvae.infer.elbo.expectation import JointMoments, Moments, expectation_of, joint_moments
+from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled, Unsampled, memory_of, uncompiled
 from pyro_fmvae.infer.elbo.structure import (
     Site,
     Structure,
     auxiliary_sites,
+    check_filled,
+    check_same_points,
+    is_discrete,
+    is_latent,
     sample_sites,
+    unique_sites,
 )
 from pyro_fmvae.infer.elbo.trial_runs import at_first_values, check_discrete
-from pyro_fmvae.infer.elbo.used_draws import trace_guide
+
+# Natural posteriors whose gradients do not see the scale of their site, so that ρ keeps its meaning.
+
+Posterior = Callable[[str], Distribution]
+
+
+def natural_posteriors(program: Structure, guide: Trace) -> Posterior:
+    """Posteriors by site name, those of scaled sites with the natural gradient of the unscaled site.
+
+    The scale multiplies the KL divergence and all other terms under a common ``poutine.scale``. Dividing the
+    gradient by it leaves λ - λ*, so that ρ keeps its meaning.
+    """
+
+    def posterior(name: str) -> Distribution:
+        return with_gradient_divided(program.posterior(guide, name), program.model.nodes[name]["scale"])
+
+    return posterior
+
+
+def with_gradient_divided(q: Distribution, scale: float | Tensor) -> Distribution:
+    """A natural posterior whose λ receives gradients divided by a site's scale; any other as it is."""
+    natural, unscaled = unwrap(q), not isinstance(scale, Tensor) and scale == 1
+    if unscaled or not isinstance(natural, NaturalDistribution):
+        return q
+    events = len(q.event_shape) - len(natural.event_shape)
+    if isinstance(scale, Tensor):
+        scale = scale.to(natural.natural)
+        if scale.dim():
+            shape = q.batch_shape  # a site that lacks dimensions of its scale counts as their sum
+            scale = scale.expand(torch.broadcast_shapes(scale.shape, shape)).sum_to_size(shape)
+            scale = scale[(..., *(None,) * (events + 1))]
+    scaled: Any = natural.with_gradient_scale(1 / scale)
+    return scaled.to_event(events)
+
+
+# The natural posteriors of a plain program's sites, and their expectations.
+
+
+@dataclass
+class PlainPosteriors:
+    """Natural posteriors by the names of their sites.
+
+    Args:
+        sites, guide_sites: of the model and of the guide, by name.
+        kl_weight: weight of the terms of drawn latents of single data points.
+    """
+
+    sites: Mapping[str, Site]
+    guide_sites: Mapping[str, Site]
+    kl_weight: float | Tensor = 1.0
+
+    def is_natural(self, name: str) -> bool:
+        """True for a site that the guide gives a natural posterior."""
+        return name in self.guide_sites and isinstance(
+            unwrap(self.guide_sites[name]["fn"]), NaturalDistribution
+        )
+
+    def parameters(self) -> dict[str, NaturalParameter]:
+        """The natural parameters of sites, where these are parameters themselves."""
+        natural: Any = {
+            name: unwrap(self.guide_sites[name]["fn"]) for name in filter(self.is_natural, self.sites)
+        }
+        found = {name: q.natural for name, q in natural.items()}
+        return {name: natural for name, natural in found.items() if isinstance(natural, NaturalParameter)}
+
+    def of(self, name: str) -> Any:
+        """The natural posterior of a site, with the natural gradient of the unscaled site."""
+        return with_gradient_divided(self.guide_sites[name]["fn"], self.sites[name]["scale"])
+
+    def of_weighted(self, name: str) -> Any:
+        """The natural posterior for terms that get ``kl_weight``, which its gradient is divided by."""
+        return with_gradient_divided(self.of(name), self.kl_weight)
+
+    @cached_property
+    def moments(self) -> dict[str, Any]:
+        """E[t] of every site with a natural posterior, one and the same for both sites of a joint one."""
+        return self._moments(self.of)
+
+    @cached_property
+    def divided(self) -> dict[str, Any]:
+        """The moments for terms that get ``kl_weight``: see :meth:`of_weighted`."""
+        return self._moments(self.of_weighted)
+
+    def _moments(self, posterior: Callable[[str], Any]) -> dict[str, Any]:
+        moments: dict[str, Any] = {}
+        for name, site in self.sites.items():
+            if not self.is_natural(name):
+                continue
+            q: Any = unwrap(posterior(name))
+            shape, kind = site["value"].shape, kind_of_part(q)
+            stats = q.expected_stats().expand(*q.batch_shape, -1)
+            about = len(shape) - site["fn"].event_dim, site["value"].dtype, q.natural
+            if kind is None:
+                moments[name] = Moments(q.family, stats, shape).centred(*about)
+            elif q.given is not None:
+                precision = q.given.origin.name
+                joint = joint_moments(name, precision, kind, stats, shape).centred(*about)
+                moments |= {name: joint, precision: joint}
+        return moments
+
+    def centres(self) -> dict[str, Tensor]:
+        """Numbers that are subtracted from the values of locations, by site."""
+        return {
+            name: own.centre
+            for name, own in self.moments.items()
+            if own.centre is not None and not (isinstance(own, JointMoments) and name == own.precision)
+        }
+
+
+# States of linear dynamics in a guide, where the dynamics have natural posteriors themselves.
+
+
+class Smoothing(Messenger):
+    """Has a guide draw states under the expectations of what precedes them, which is not drawn itself.
+
+    The posteriors of what precedes them are constants there. So their natural gradients are those given the
+    states' distribution, and a step of a rate up to 1 goes to proper members of their families.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sites: dict[str, Any] = {}
+
+    def _pyro_sample(self, msg: Any) -> None:
+        fn = unwrap(msg["fn"])
+        if isinstance(fn, SmoothedStates):
+            constant = {name: {**site, "fn": _constant(site["fn"])} for name, site in self._sites.items()}
+            posteriors = PlainPosteriors(self._sites, constant)
+            expansion = Expansion({}, posteriors.centres())
+
+            def evaluate(table: Lazy) -> Tensor:
+                terms, moments = expansion.of(table), posteriors.moments
+                return expectation_of(terms, table.shape, moments, table.dtype, table.device)
+
+            msg["fn"] = fn.expected(*expectations(evaluate))
+        self._sites[msg["name"]] = msg
+
+
+def _constant(fn: Distribution) -> Distribution:
+    inner = unwrap(fn)
+    if not isinstance(inner, NaturalDistribution):
+        return fn
+    constant: Distribution = inner.with_natural(inner.natural.detach()).expand(inner.batch_shape)
+    return constant
+
+
+# Draws that a guide itself goes on to use, as it does where q(y | z) depends on z.
+
+_OF_A_FALLBACK = (
+    "The fallback of an AutoConjugate samples every site without a natural posterior, in the model's plates: "
+    "give it fallback=None where the rest of the guide does so"
+)
+
+
+def trace_guide(guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Set[str]]:
+    """Run a guide; returns its trace, and the names of sites whose draws it uses later.
+
+    A use is an operation on the memory of a draw, or a distribution, scale or mask that holds it. Other
+    threads are not seen. From the first draw on, compiled functions run as they were before compilation.
+    """
+    with ExitStack() as watching, unique_sites("guide", _OF_A_FALLBACK):
+        uses = _Uses(watching)
+        trace = poutine.trace(uses(guide)).get_trace(*args, **kwargs)
+    return trace, uses.names
+
+
+def take_at_draws(program: Structure, guide: Trace, used: Set[str]) -> None:
+    """Set ``program.drawn``: the sites that enter at their draws, not by an expectation.
+
+    These are the sites in use among those under one expectation, except for the last of them.
+
+    Args:
+        program: the structure of the guide's trace and the model's.
+        guide, used: the results of :func:`trace_guide`.
+
+    Raises:
+        ValueError: such a site whose distribution has no reparameterised sampler.
+    """
+    sites = sample_sites(guide)
+    for names in _together(program):
+        in_order = [name for name in sites if name in names]
+        program.drawn |= used & set(in_order[:-1])
+    for name in sorted(program.drawn):
+        q = sites[name]["fn"]
+        if not q.has_rsample:
+            raise ValueError(
+                f"site '{name}': the guide uses its draw, and {type(unwrap(q)).__name__} has no "
+                "reparameterised sampler; give it a distribution that has_rsample"
+            )
+
+
+def _together(program: Structure) -> list[set[str]]:
+    """The sites that have a part in the same expectation, for each mixture and whatever else has one."""
+    together = [set(child.parents.values()) for child in program.integrated]
+    for mixture in program.mixtures:
+        names = {mixture.name, *mixture.parents.values()}
+        for child in mixture.children:
+            names |= {child.name, *child.parents.values()}
+        together.append(names)
+    return together
+
+
+class _Uses(Messenger):
+    """Records where in memory draws are, and the sites whose draws were used.
+
+    Args:
+        watching: closed when the guide ends.
+    """
+
+    def __init__(self, watching: ExitStack) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self._watching = watching
+        self._drawn: dict[int, set[str]] = {}
+        self._kept: list[Tensor] = []  # so that no other tensor comes to lie there
+
+    def look_at(self, *values: Any) -> None:
+        """Take note of the draws among these, and in the containers among them."""
+        for value in tree_leaves(values):
+            if isinstance(value, Tensor) and not isinstance(value, Lazy):
+                self.names |= self._drawn.get(memory_of(value), set())
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        value = msg["value"]
+        if msg["infer"].get("_deterministic") or type(msg["fn"]).__name__ == "_Subsample":
+            return
+        self.look_at(vars(unwrap(msg["fn"])), msg["scale"], msg["mask"])
+        if msg["is_observed"]:
+            self.look_at(value)
+        elif isinstance(value, Tensor) and not isinstance(value, Unsampled | Lazy):
+            if not self._drawn:  # before there is a draw, there is nothing to watch for
+                self._watching.enter_context(uncompiled())
+                self._watching.enter_context(_Operations(self))
+            self._drawn.setdefault(memory_of(value), set()).add(msg["name"])
+            self._kept.append(value)
+
+
+class _Operations(TorchDispatchMode):
+    """Shows the arguments of operations."""
+
+    def __init__(self, uses: _Uses) -> None:
+        super().__init__()
+        self.uses = uses
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.uses.look_at(args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+
+# Models and guides as modules, so that their parameters are found.
+
+_EXPECTED = "expected a torch.nn.Module, a bound method of one or a function without parameters"
+
+
+class BoundMethod(torch.nn.Module):
+    """A bound method of a module, as a module of its own that shares the owner's parameters."""
+
+    def __init__(self, method: Any) -> None:
+        super().__init__()
+        self.owner = method.__self__
+        self.name = method.__name__
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method."""
+        return getattr(self.owner, self.name)(*args, **kwargs)
+
+
+class Function(torch.nn.Module):
+    """A function without parameters as a module."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.name, self.function = name, function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function.
+
+        Raises:
+            ValueError: it has parameters, which are not among those of this module.
+        """
+        with poutine.trace(param_only=True) as capture:
+            result = self.function(*args, **kwargs)
+        if found := sorted(capture.trace.nodes):
+            raise ValueError(f"{self.name}: {_EXPECTED}, got a function with the parameter '{found[0]}'")
+        return result
+
+
+def as_module(name: str, program: Any) -> torch.nn.Module:
+    """A module as it is; a bound method of one, or a function without parameters, as a module.
+
+    The function may be wrapped by handlers, such as ``config_enumerate``.
+
+    Args:
+        name: its name in error messages.
+        program: a model or a guide.
+
+    Raises:
+        TypeError: something else, or a function that uses a module, whose parameters could not be found.
+    """
+    if isinstance(program, torch.nn.Module):
+        return program
+    if inspect.ismethod(program) and isinstance(program.__self__, torch.nn.Module):
+        return BoundMethod(program)
+    function = inspect.unwrap(program)
+    if not inspect.isfunction(function):
+        raise TypeError(f"{name}: {_EXPECTED}, got {type(program).__name__}")
+    uses = inspect.getclosurevars(function)
+    for variable, value in {**uses.globals, **uses.nonlocals}.items():
+        if isinstance(value, torch.nn.Module):
+            raise TypeError(f"{name}: {_EXPECTED}, got a function that uses the module '{variable}'")
+    return Function(name, program)
 
 
 @dataclass

@@ -5,24 +5,35 @@ elements that they are linear in. The prior's class does not matter. Hoffman, Jo
 4, find complete conditionals in the same way.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Sequence, Set
+import re
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any
 
+import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from pyro.distributions import ExpandedDistribution, MaskedDistribution
+from pyro.poutine import Trace
 from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
+from torch.distributions import Independent, constraints
 
 from pyro_fmvae.distributions import NaturalDistribution
-from pyro_fmvae.distributions.expected_log_prob import unwrap
 from pyro_fmvae.distributions.joint_kinds import JointKind
-from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, natural_classes_on
-from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
-from pyro_fmvae.infer.elbo.enumerated import Enumerated, is_discrete, is_latent, units_of
-from pyro_fmvae.infer.elbo.expansion import Expansion
+from pyro_fmvae.distributions.natural_distribution import (
+    event_dim_of,
+    natural_class,
+    natural_classes_on,
+    unwrap,
+)
+from pyro_fmvae.infer.elbo.density import has_lazy_arguments, held, log_density
+from pyro_fmvae.infer.elbo.distribution_checks import check_observed, check_support
+from pyro_fmvae.infer.elbo.enumerated import Enumerated
+from pyro_fmvae.infer.elbo.expansion import OF_A_SUM, Expansion
 from pyro_fmvae.infer.elbo.expectation import (
+    JointSearch,
     Moments,
     Monomial,
     Squares,
@@ -31,13 +42,218 @@ from pyro_fmvae.infer.elbo.expectation import (
     expectation_of,
     monomial,
 )
-from pyro_fmvae.infer.elbo.joint_moments import JointSearch
-from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError
-from pyro_fmvae.infer.elbo.observed_shapes import check_observed, check_support
-from pyro_fmvae.infer.elbo.reasons import Use, has_family, reason_for, reason_of_program
-from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
+from pyro_fmvae.infer.elbo.lazy import TRUTH_VALUE, Lazy, NeedsValueError, functions_of, sites_of
+from pyro_fmvae.infer.elbo.plain import Undrawn
+from pyro_fmvae.infer.elbo.shorthand import has_shorthand
+from pyro_fmvae.infer.elbo.structure import (
+    Site,
+    Structure,
+    is_discrete,
+    is_latent,
+    sample_sites,
+    units_of,
+    unmasked,
+)
 from pyro_fmvae.infer.elbo.sums import Product
 from pyro_fmvae.infer.elbo.trial_runs import GivenValues, at_first_values, check_discrete, without_slopes
+
+# Reasons why the posterior of a site has no closed form, with what to write for one that has.
+
+_PRECISION = "give the precision a Gamma prior, and write precision.rsqrt() as the scale"
+
+
+_MATRIX = "give the precision matrix a Wishart prior, and pass it as precision_matrix="
+
+
+_PROBABILITY = "without regressors, give probs= a Beta prior, or a Dirichlet prior for several values"
+
+
+_ARGUMENTS = {
+    "scale": _PRECISION,
+    "scale_tril": _MATRIX,
+    "covariance_matrix": _MATRIX,
+    "rate": "without regressors, give the rate a Gamma prior",
+    "probs": _PROBABILITY,
+    "logits": _PROBABILITY,
+}
+
+
+_CLASSES = {
+    "ZeroInflatedPoisson": (
+        "write a Bernoulli site z in its plate, with a Beta prior, and a Poisson of "
+        "torch.where(z == 1, rate, 0.0)"
+    ),
+    "StudentT": "write a Normal, with a Gamma(df / 2, df / 2) site in its plate as a factor of the precision",
+    "LKJCholesky": _MATRIX,
+    "Weibull": "give a rate a Gamma prior, and write rate ** (-1 / concentration) as the scale",
+    "GammaPoisson": "write a Gamma of concentration and rate in its plate, and a Poisson of that",
+}
+
+
+_OF_SEVERAL = {"Categorical", "OneHotCategorical", "Multinomial"}
+
+
+_CONJUGATE = {"rate": {"Gamma"}, "probs": {"Beta", "Dirichlet"}}
+
+
+_UNGUARDED = "leave it out, as expectations of logarithms are finite without it"
+
+
+_NO_EVENT = (
+    "a Bernoulli of exp(-x) that is 1 has the density of a Poisson of x that is 0: write that, if no 0 is "
+    "observed"
+)
+
+
+_SUM = "a sum has none, so pick one value by an index, such as precision[z], where that is meant"
+
+
+@dataclass
+class Use:
+    """How the log-density of one site depends on the value of another, or on its own.
+
+    Attributes:
+        user: the site whose density it is.
+        arguments: names of the arguments of its distribution that depend on the value; none for a site's own.
+        products: monomials of the value that the log-density is linear in.
+        needed_for: a function without a closed form, in words; None if the log-density is a sum of products.
+        is_in_argument: True if the program, not the density, calls that function.
+        functions: names of those that the program computes the arguments by.
+        guard: a small number or a clamp without which the log-density had a closed form.
+    """
+
+    user: Site
+    arguments: list[str]
+    products: set[Monomial]
+    needed_for: str | None = None
+    is_in_argument: bool = False
+    functions: Set[str] = frozenset()
+    guard: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        user: Site,
+        products: set[Monomial],
+        error: NeedsValueError | None,
+        expansion: Expansion,
+    ) -> "Use":
+        """How the log-density of a site depends on the value of the site ``name``.
+
+        Args:
+            name, user, products: as above.
+            error: that reading the log-density raised.
+            expansion: of the run's values.
+        """
+        from_it = {
+            key.removeprefix("_unbroadcasted_"): part
+            for key, part in held(user["fn"])
+            if name in sites_of(part)
+        }
+        use = error.use if error is not None and name in error.sites else None
+        arguments = [key for key in from_it if not key.startswith("_")]
+        is_in_argument = use is not None and use in {
+            _needed_for(part, expansion) for part in from_it.values()
+        }
+        return cls(user, arguments, products, use, is_in_argument, functions_of(list(from_it.values())))
+
+    def __str__(self) -> str:
+        what = " and ".join(self.arguments) or "an argument"
+        return f"{what} of {_class_of(self.user)} at '{self.user['name']}'"
+
+
+def _needed_for(x: Any, expansion: Expansion) -> str | None:
+    """The function because of which a value is no sum of products; None if it is one."""
+    try:
+        expansion.of(x)
+    except NeedsValueError as error:
+        return error.use
+    return None
+
+
+def reason_of_program(use: str) -> str:
+    """Why a site is drawn whose value the model asks for outside of densities, for a function in words."""
+    if use == TRUTH_VALUE:
+        return "the model branches on its value"
+    if use == "'setitem'":
+        return "the model writes it into a tensor by an assignment; write torch.cat, torch.stack or F.pad"
+    return (
+        f"the model takes its value out of the tensor, or writes into it, by {use}; compute with the tensor"
+    )
+
+
+def reason_for(site: Site, uses: Iterable[Use]) -> str:
+    """Why a site has no conjugate posterior, and what to write instead where there is something.
+
+    Args:
+        site: that has to be drawn.
+        uses: of its value by all densities, its own among them.
+    """
+    others = [use for use in uses if use.user["name"] != site["name"]]
+    kinds = natural_classes_on(site["fn"].support, site["fn"].event_shape)
+    hard = next((use for use in others if not _covering(kinds, [use])), None)
+    prior = _class_of(site)
+    if hard is not None and hard.guard is not None:
+        return f"no closed form as {hard}, because of {hard.guard}; {_UNGUARDED}"
+    if hard is not None:
+        because = f", because of {hard.needed_for}" if hard.is_in_argument else ""
+        on_reals = natural_classes_on(constraints.real, site["fn"].event_shape)
+        normal = "a Normal prior, on all real numbers, has one" if _covering(on_reals, [hard]) else None
+        return _with_advice(f"no closed form as {hard}{because}", _advice(hard, prior) or normal)
+    if not others:
+        return _with_advice(f"no family has the density of its {prior} prior", _CLASSES.get(prior))
+    fitting = _covering(kinds, others)
+    users = ", ".join(map(str, others))
+    if not fitting:
+        return f"no family of posteriors goes with all of {users}"
+    names = " or ".join(kind.family.distribution.__name__ for kind in fitting)
+    article = "an" if names[0] in "AEIOU" else "a"
+    return _with_advice(f"its {prior} prior is not conjugate to {users}", f"write {article} {names} prior")
+
+
+def has_family(site: Site, products: Set[Monomial]) -> bool:
+    """True if a family on the support of a site has these products among its statistics."""
+    kinds = natural_classes_on(site["fn"].support, site["fn"].event_shape)
+    return any(products <= kind.family.monomials for kind in kinds)
+
+
+def _covering(kinds: list[type[NaturalDistribution]], uses: list[Use]) -> list[type[NaturalDistribution]]:
+    products = set().union(*(use.products for use in uses))
+    readable = not any(use.needed_for for use in uses)
+    return [kind for kind in kinds if readable and products <= kind.family.monomials]
+
+
+def _advice(use: Use, prior: str) -> str | None:
+    if use.is_in_argument and str(use.needed_for).endswith(OF_A_SUM):
+        return _SUM
+    if prior == "Beta" and _class_of(use.user) in _OF_SEVERAL and not use.is_in_argument:
+        return "its probabilities add up to 1, so give all of them one Dirichlet prior"
+    if prior == "Gamma" and _class_of(use.user) == "Bernoulli" and "exp" in use.functions:
+        return _NO_EVENT
+    by_class = _CLASSES.get(_class_of(use.user)) or _CLASSES.get(prior)
+    return by_class or next(filter(None, (_by_argument(use, name, prior) for name in use.arguments)), None)
+
+
+def _by_argument(use: Use, name: str, prior: str) -> str | None:
+    """Advice for an argument; None if the program follows it already."""
+    if prior in _CONJUGATE.get(name, ()):
+        return f"its {prior} prior has one where {name} is the value itself" if use.functions else None
+    if name == "scale" and prior == "Gamma" and "rsqrt" in use.functions:
+        return None
+    return _ARGUMENTS.get(name)
+
+
+def _with_advice(reason: str, advice: str | None) -> str:
+    return reason if advice is None else f"{reason}; {advice}"
+
+
+def _class_of(site: Site) -> str:
+    fn = site["fn"]
+    while isinstance(fn, Independent | ExpandedDistribution | MaskedDistribution):
+        fn = fn.base_dist
+    return type(fn).__name__
+
 
 _UNOBSERVED = "_unobserved"  # the end of the names that Pyro gives to what obs_mask leaves out
 
@@ -323,3 +539,176 @@ def _family_of(site: Site, seen: set[Monomial], has_pairs: bool) -> type[Natural
     if has_pairs:
         kinds.sort(key=lambda kind: event_dim_of(kind.family) == 0)
     return next((kind for kind in kinds if seen <= kind.family.monomials), None)
+
+
+# A table of what happens to each site of a program under ``TraceConjugate_ELBO``, and why.
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+_MANY = 4  # rows of sites that differ in a number alone
+
+
+@dataclass(frozen=True)
+class PlannedSite:
+    """One row of a plan.
+
+    Attributes:
+        site: its name in the model.
+        posterior: class of its distribution in the guide, or that of the probabilities that are optimal.
+        treatment: ``"exact"`` (integrated in closed form), ``"drawn"``, ``"summed out"``, ``"observed"``,
+            ``"left out"`` (integrates to 1) or ``"refused"`` (a step would raise an error).
+        why: the reason, where there is something to say.
+    """
+
+    site: str
+    posterior: str
+    treatment: str
+    why: str
+
+
+class Plan:
+    """How a program's sites are treated; printing it gives a table, with one line for sites of a sequence.
+
+    Attributes:
+        rows: of all sites, in the order of the model.
+    """
+
+    def __init__(self, rows: list[PlannedSite]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[PlannedSite]:
+        return iter(self.rows)
+
+    def __getitem__(self, site: str) -> PlannedSite:
+        return {row.site: row for row in self.rows}[site]
+
+    def __str__(self) -> str:
+        alike: dict[tuple[str, ...], list[PlannedSite]] = {}
+        for row in self.rows:
+            alike.setdefault(_without_numbers(row), []).append(row)
+        shown = [row for rows in alike.values() for row in _in_one(rows)]
+        cells = [[field.name for field in fields(PlannedSite)], *map(list, map(astuple, shown))]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in cells
+        ]
+        return "\n".join(lines)
+
+
+def _without_numbers(row: PlannedSite) -> tuple[str, ...]:
+    return tuple(_NUMBER.sub("#", cell) for cell in astuple(row))
+
+
+def _in_one(rows: list[PlannedSite]) -> list[PlannedSite]:
+    """The line for rows that are alike but for numbers; they stay as they are if they are few."""
+    if len(rows) < _MANY:
+        return rows
+    first, last = rows[0], rows[-1]
+    return [replace(first, site=f"{first.site} … {last.site} ({len(rows)} sites)")]
+
+
+def plan_of(elbo: Any, model: Any, guide: Any, args: Any, kwargs: Any) -> Plan:
+    """The plan of a program; see :meth:`TraceConjugate_ELBO.plan`."""
+    with torch.no_grad():
+        try:
+            program, guide_trace = elbo.trace(model, guide, *args, **kwargs)
+        except NeedsValueError:
+            program = None
+            with Undrawn():
+                guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+    sites = {} if program is None else sample_sites(program.model)
+    if isinstance(program, Structure) and has_shorthand(sites.values()):
+        return Plan([_of_shorthand(program, guide_trace, site) for site in sites.values()])
+    local = getattr(guide, "local", ())
+    found = recognise_conjugacy(model, args, kwargs, local)
+    for name in _parents_of_shorthands(sites):
+        found.drawn.pop(name, None)
+    structured = getattr(guide, "structured", False)
+    return Plan([_of_plain(found, guide_trace, site, structured) for site in (sites or found.sites).values()])
+
+
+def _parents_of_shorthands(sites: dict[str, Site]) -> set[str]:
+    """Names of the sites that shorthands take the values of."""
+    owners = {id(site["value"]): name for name, site in sites.items()}
+    taken = {
+        owners.get(id(getattr(site["fn"], argument)))
+        for site in sites.values()
+        for argument in getattr(site["fn"], "parents", ())
+    }
+    return {name for name in taken if name is not None}
+
+
+def _posterior(guide: Trace, name: str) -> str:
+    """The class of a site's distribution; of what Pyro's autoguides draw and transform, if they have it."""
+    if name not in guide.nodes:
+        return ""
+    fn = unwrap(guide.nodes[name]["fn"])
+    kind = type(fn).__name__
+    if not isinstance(fn, dist.Delta):
+        return kind
+    auxiliary = {n: s for n, s in sample_sites(guide).items() if s["infer"].get("is_auxiliary")}
+    own = auxiliary.get(f"{name}_unconstrained")
+    if own is not None:
+        drawn = type(unwrap(own["fn"])).__name__
+        return drawn if torch.equal(own["value"], fn.v) else f"transformed {drawn}"
+    joint = (type(unwrap(s["fn"])).__name__ for n, s in auxiliary.items() if n.endswith("_latent"))
+    return next((f"joint {drawn}" for drawn in joint), kind)
+
+
+def _of_plain(found: Recognised, guide: Trace, site: Site, structured: bool) -> PlannedSite:
+    name = site["name"]
+    posterior = _posterior(guide, name)
+    if site["is_observed"]:
+        return PlannedSite(name, "", "observed", "")
+    if name in found.discrete:
+        why = "at the guide's probabilities" if posterior else ""
+        return PlannedSite(name, posterior or "optimal", "summed out", why)
+    if not posterior:
+        return PlannedSite(name, "", "left out", "nothing depends on it")
+    if isinstance(unwrap(guide.nodes[name]["fn"]), NaturalDistribution):
+        reason = found.drawn.get(name)
+        if reason is not None:
+            return PlannedSite(name, posterior, "refused", reason)
+        guard = f"{found.left_out[name]} is left out" if name in found.left_out else ""
+        notes = filter(None, (guard, _about_joint(found, guide, name, structured)))
+        return PlannedSite(name, posterior, "exact", "; ".join(notes))
+    why = "; ".join(each[name] for each in (found.drawn, found.flat) if name in each)
+    if name in found.kinds:
+        why = f"the guide has no natural posterior; {found.kinds[name].__name__} is one"
+    return PlannedSite(name, posterior, "drawn", why)
+
+
+def _about_joint(found: Recognised, guide: Trace, name: str, structured: bool) -> str:
+    """Say that a location has a joint posterior or could have one, or why it has none."""
+    if name not in found.joint:
+        return f"apart: {found.apart[name]}" if structured and name in found.apart else ""
+    precision = found.joint[name][0]
+    if getattr(unwrap(guide.nodes[name]["fn"]), "given", None) is not None:
+        return f"jointly with '{precision}'"
+    return f"may be joint with '{precision}': AutoConjugate(model, structured=True)"
+
+
+def _of_shorthand(program: Structure, guide: Trace, site: Site) -> PlannedSite:
+    name = site["name"]
+    posterior = _posterior(guide, name)
+    if site["is_observed"]:
+        return PlannedSite(name, "", "observed", "")
+    if name in {mixture.name for mixture in program.mixtures}:
+        return PlannedSite(
+            name, posterior or "optimal", "summed out", "at the guide's probabilities" if posterior else ""
+        )
+    if posterior and isinstance(unwrap(guide.nodes[name]["fn"]), NaturalDistribution):
+        return PlannedSite(name, posterior, "exact", "")
+    if not posterior:
+        return PlannedSite(name, "", "left out", "nothing depends on it")
+    children = {child.name for mixture in program.mixtures for child in mixture.children}
+    parents = {
+        parent
+        for child in [*program.integrated, *(c for mixture in program.mixtures for c in mixture.children)]
+        for parent in child.parents.values()
+    }
+    inside = name in children | parents and name not in program.drawn
+    return PlannedSite(name, posterior, "drawn", "its density is expected in closed form" if inside else "")

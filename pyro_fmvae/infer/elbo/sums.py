@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_fmvae.infer.elbo.operations import memory_of
+from pyro_fmvae.infer.elbo.lazy import memory_of
 
 _fresh = itertools.count()
 

@@ -26,10 +26,26 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.density import device_of, dtype_of
-from pyro_fmvae.infer.elbo.enumerated import Enumerated, enum_dim, is_discrete, is_latent, values_of
-from pyro_fmvae.infer.elbo.lazy import CONSTANTS, Lazy, Sampled, asked_by_a_distribution, in_words, shapes_of
-from pyro_fmvae.infer.elbo.operations import NUMBER_WANTED, uncompiled
-from pyro_fmvae.infer.elbo.structure import Site, sample_sites, unmasked
+from pyro_fmvae.infer.elbo.enumerated import Enumerated
+from pyro_fmvae.infer.elbo.lazy import (
+    CONSTANTS,
+    NUMBER_WANTED,
+    Lazy,
+    Sampled,
+    asked_by_a_distribution,
+    in_words,
+    shapes_of,
+    uncompiled,
+)
+from pyro_fmvae.infer.elbo.structure import (
+    Site,
+    enum_dim,
+    is_discrete,
+    is_latent,
+    sample_sites,
+    unmasked,
+    values_of,
+)
 
 _FREE_SCALE = 0.1  # of random values of sites, on the real line that their supports are mapped from
 _FEW = (

@@ -17,7 +17,7 @@ from scipy.sparse import csc_matrix, csr_matrix
 from pyro_fmvae.data import CountOptions
 from pyro_fmvae.data.own.h5ad_file import opened, read_names
 from pyro_fmvae.data.own.on_disk import read_whole
-from pyro_fmvae.memory import at_most
+from pyro_fmvae.files.memory import at_most
 
 X = np.array([[0.0, 1.5, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, -3.0], [4.0, 5.0, 6.0]], dtype=np.float32)
 GENES = ("CD3", "CD19", "NKG7")

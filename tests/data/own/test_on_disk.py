@@ -9,7 +9,7 @@ from pyro_fmvae.data import Batches, array_file, load, load_file
 from pyro_fmvae.data.own import on_disk
 from pyro_fmvae.data.own.in_memory import write_data
 from pyro_fmvae.data.own.on_disk import open_file, read_whole
-from pyro_fmvae.memory import at_most
+from pyro_fmvae.files.memory import at_most
 
 WORDS = np.array(["cat", "dog", "owl"])
 

@@ -10,7 +10,7 @@ import pytest
 
 from pyro_fmvae.data import load, load_file
 from pyro_fmvae.data.own.zarr_store import decode_store
-from pyro_fmvae.memory import at_most
+from pyro_fmvae.files.memory import at_most
 
 zarr = pytest.importorskip("zarr", minversion="3", reason="pip install 'pyro_fmvae[zarr]'")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.infer.elbo.admixtures import Likelihoods, Observations
+from pyro_fmvae.infer.elbo.density import Likelihoods, Observations
 
 E, B, W, K, V = 2, 3, 4, 5, 6
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.infer.elbo.calls import gather_slim
+from pyro_fmvae.infer.elbo.linear_rules import gather_slim
 
 X = torch.arange(24.0).view(2, 3, 4)
 

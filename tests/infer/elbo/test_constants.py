@@ -13,8 +13,13 @@ from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import Assignment, Component, NormalGamma
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO, with_assignments
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer import (
+    AutoConjugate,
+    ConjugateSVI,
+    NaturalGradient,
+    TraceConjugate_ELBO,
+    with_assignments,
+)
 from tests.infer.elbo.test_shorthand_structure import log_evidence, table
 from tests.infer.programs import Toy, bound, globals_of, seeded
 

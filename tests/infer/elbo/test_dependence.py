@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Assignment, Component, Label
 from pyro_fmvae.infer import AutoConjugate, Role, TraceConjugate_ELBO
-from pyro_fmvae.infer.elbo.dependence import explained, within
+from pyro_fmvae.infer.elbo.trace_conjugate_elbo import explained, within
 from tests.capture.captured import adam, assert_twins, batches_of
 from tests.infer.programs import globals_of
 from tests.models.small import binary_data, small_model

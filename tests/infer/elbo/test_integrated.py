@@ -8,7 +8,7 @@ from pyro.infer import SVI, TraceEnum_ELBO
 
 from pyro_fmvae import Role, TraceConjugate_ELBO
 from pyro_fmvae.distributions import LinearNormal, SpikeAndSlab
-from pyro_fmvae.infer.elbo.per_point import loss_per_point
+from pyro_fmvae.infer.elbo.trace_conjugate_elbo import loss_per_point
 
 TOTAL, ROWS, UNITS, SIZE = 10, 3, 4, 5
 

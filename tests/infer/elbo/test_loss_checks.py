@@ -7,9 +7,8 @@ import pytest
 import torch
 from pyro.infer import SVI
 
-from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
-from pyro_fmvae.infer.elbo.loss_checks import check_gradients
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer import ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo.trace_conjugate_elbo import check_gradients
 from tests.infer.programs import Toy
 
 

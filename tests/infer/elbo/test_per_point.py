@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from pyro_fmvae import AutoConjugate, Role, TraceConjugate_ELBO
-from pyro_fmvae.infer.elbo.per_point import loss_per_point
+from pyro_fmvae.infer.elbo.trace_conjugate_elbo import loss_per_point
 from tests.infer.programs import Adjust, BruteForce, Toy, draw_z, seeded
 from tests.models.small import binary_data, drawn_z, factor_losses, small_model
 

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import NaturalGamma
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, TraceConjugate_ELBO, natural_prior
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalGradient, TraceConjugate_ELBO, natural_prior
 from tests.infer.plain.mixtures import mixture_same_family
 from tests.infer.plain.oracles import standard, step
 from tests.infer.plain.sequences import gaussian_hidden_markov_model

@@ -14,13 +14,17 @@ from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import Assignment, Component, Label, NaturalGamma, NormalGamma
-from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalPosterior, TraceConjugate_ELBO
+from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.infer import (
+    AutoConjugate,
+    ConjugateSVI,
+    NaturalGradient,
+    NaturalPosterior,
+    TraceConjugate_ELBO,
+)
 from pyro_fmvae.infer.elbo.plain import PlainProgram
-from pyro_fmvae.infer.elbo.structure import Structure
-from pyro_fmvae.infer.elbo.terms import Role
-from pyro_fmvae.infer.parameters import param_statements
-from pyro_fmvae.infer.posteriors import natural_prior
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer.elbo.structure import Role, Structure
+from pyro_fmvae.infer.posteriors import param_statements
 from tests.infer.plain.oracles import posteriors, standard
 from tests.infer.plain.structure import MixtureGuide, mixture_behind_a_decoder
 from tests.infer.programs import Toy, bound, draw_z, gradients, seeded

@@ -12,8 +12,7 @@ from pyro.infer import SVI, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
 from torch.testing import assert_close
 
-from pyro_fmvae.infer import Role, TraceConjugate_ELBO
-from pyro_fmvae.optim import NaturalGradient
+from pyro_fmvae.infer import NaturalGradient, Role, TraceConjugate_ELBO
 from tests.infer.programs import Toy, bound, draw_z, gradients, seeded
 
 EXACT = {"rtol": 1e-11, "atol": 1e-11}

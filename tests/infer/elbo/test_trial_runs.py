@@ -10,9 +10,8 @@ from pyro.infer import SVI
 from torch.nn.functional import dropout, one_hot, pad
 
 from pyro_fmvae.distributions import NaturalDirichlet, NaturalNormal
-from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
+from pyro_fmvae.infer import AutoConjugate, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.infer.elbo import trial_runs
-from pyro_fmvae.optim import NaturalGradient
 
 K = 2
 

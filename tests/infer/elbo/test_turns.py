@@ -4,8 +4,8 @@ import torch
 
 from pyro_fmvae.distributions import GAMMA, NaturalParameter
 from pyro_fmvae.infer.elbo.expectation import Moments
+from pyro_fmvae.infer.elbo.plain_terms import UpdateOrder
 from pyro_fmvae.infer.elbo.sums import element, times
-from pyro_fmvae.infer.elbo.turns import Turns
 
 
 def parameters(*names, size=1):
@@ -20,7 +20,7 @@ def product(*sites):
 
 
 def turns_of(naturals, terms, moments=None):
-    turns = Turns(naturals)
+    turns = UpdateOrder(naturals)
     turns.see(terms, moments or {})
     turns.note()
     return [None if p.moves is None else p.moves[:-1].squeeze(-1).tolist() for p in naturals.values()]

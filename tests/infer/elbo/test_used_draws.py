@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from pyro_fmvae.distributions import Assignment, Component, NormalGamma
 from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.infer.elbo import used_draws
-from pyro_fmvae.infer.elbo.used_draws import trace_guide
-from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer.elbo import plain
+from pyro_fmvae.infer.elbo.plain import trace_guide
+from pyro_fmvae.infer.posteriors import param_statements
 from tests.capture.captured import CLOSE, trained
 from tests.infer.programs import Toy
 from tests.infer.test_enumeration import assert_equal_in_expectation, enumerating, estimate, ours
@@ -282,7 +282,7 @@ def test_captured_steps():
 @pytest.mark.parametrize("standard", [False, True])
 def test_nothing_is_watched_before_the_first_draw(standard, monkeypatch):
     seen = []
-    monkeypatch.setattr(used_draws._Uses, "look_at", lambda uses, *values: seen.append(uses._kept))
+    monkeypatch.setattr(plain._Uses, "look_at", lambda uses, *values: seen.append(uses._kept))
     toy = Toy(standard=standard)
     TraceConjugate_ELBO().loss(toy.model, toy.guide, toy.data())
     assert sum(map(bool, seen)) > 10 if standard else len(seen) < 10

@@ -9,9 +9,8 @@ from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Assignment, Component, Label
 from pyro_fmvae.infer import AutoConjugate, Role, TraceConjugate_ELBO, with_assignments
-from pyro_fmvae.infer.elbo.dependence import explained, within
-from pyro_fmvae.infer.elbo.per_point import loss_per_point
-from pyro_fmvae.infer.parameters import param_statements
+from pyro_fmvae.infer.elbo.trace_conjugate_elbo import explained, loss_per_point, within
+from pyro_fmvae.infer.posteriors import param_statements
 from tests.capture.captured import CLOSE, assert_twins, trained
 from tests.infer.programs import (
     C0,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.infer.elbo.weight import Weight
+from pyro_fmvae.infer.elbo.trace_conjugate_elbo import Weight
 
 
 class Loss:

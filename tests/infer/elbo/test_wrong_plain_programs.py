@@ -8,14 +8,9 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_fmvae.distributions import (
-    Label,
-    NaturalDirichlet,
-    NaturalGamma,
-    NaturalNormal,
-)
+from pyro_fmvae.distributions import Label, NaturalDirichlet, NaturalGamma, NaturalNormal
 from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
-from pyro_fmvae.infer.elbo.per_point import loss_per_point
+from pyro_fmvae.infer.elbo.trace_conjugate_elbo import loss_per_point
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/programs.md").read_text(encoding="utf-8")
 K, N = 2, 4

@@ -1,0 +1,1 @@
+"""The application: the command line, its commands, recipes of models, runs and the explorer's page."""

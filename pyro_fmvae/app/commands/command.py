@@ -1,0 +1,60 @@
+"""The contract of a command, and the arguments that nearly all commands take."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jsonargparse import ArgumentParser
+
+from pyro_fmvae.app.recipes.options import LARGEST
+
+# The seed of a command's random numbers.
+
+
+def add_seed(parser: ArgumentParser, of: str = "of the draws") -> None:
+    """Add ``--seed``; ``of`` says in its help what it is the seed of."""
+    parser.add_argument("--seed", type=int, default=0, help=of)
+
+
+def check_seed(seed: int) -> None:
+    """Check that random generators accept a seed.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if not 0 <= seed <= LARGEST:
+        raise ValueError(f"seed: expected a number in 0..{LARGEST}, got {seed}")
+
+
+class UsageError(Exception):
+    """Arguments that could not be understood."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand of ``pyro-fmvae``: each module of a command ends with one."""
+
+    name: str
+    """As it is typed."""
+    help: str
+    """One line for ``pyro-fmvae --help``."""
+    description: str
+    """One sentence for ``pyro-fmvae NAME --help``."""
+    add_arguments: Callable[[ArgumentParser], None]
+    """Adds the command's arguments to its parser."""
+    run: Callable[..., int]
+    """Carries the command out, given its arguments by name, and returns the exit status. It raises
+    ValueError, naming the argument, for bad input."""
+    brief: str = ""
+    """Text of ``--help`` where all arguments would fill several screens: these are for ``--help-all``."""
+    shared: bool = False
+    """True if the ranks of torchrun do it together; else rank 0 does it alone."""
+
+
+def add_run(parser: ArgumentParser) -> None:
+    """Add the positional argument ``run``."""
+    parser.add_argument("run", type=str, help="folder of a run")
+
+
+def add_device(parser: ArgumentParser) -> None:
+    """Add ``--device``."""
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")

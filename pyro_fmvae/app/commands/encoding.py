@@ -1,0 +1,80 @@
+"""The command ``encode``: write codes, responsibilities and means of data."""
+
+from collections import deque
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+
+from pyro_fmvae.app.commands.annotated_data import H5AD, check_annotates, save_annotated
+from pyro_fmvae.app.commands.array_parts import save_array_parts
+from pyro_fmvae.app.commands.command import Command
+from pyro_fmvae.app.commands.data_rows import add_rows, names_of, rows_of
+from pyro_fmvae.app.commands.output_files import check_different, check_ending, check_spares_data
+from pyro_fmvae.app.commands.row_tables import (
+    TABLES,
+    check_installed,
+    encoded_columns,
+    given_parts,
+    named_parts,
+    save_table,
+)
+from pyro_fmvae.app.runs.by_batches import encoded_parts, in_order, joined, naming_far_rows
+from pyro_fmvae.app.runs.run import Run
+from pyro_fmvae.evaluate.randomness import resolve_device
+from pyro_fmvae.infer.ranks import world
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of :func:`encode`."""
+    add_rows(parser)
+    parser.add_argument("--out", type=str, required=True, help="file to write: .npz, .csv, .parquet, .h5ad")
+
+
+def encode(
+    run: str, data: str | None, data_root: str | None, split: str | None, out: str, device: str
+) -> int:
+    """Write what :func:`encoded_parts` gives: arrays (.npz), a table (.csv, .parquet) or additions (.h5ad).
+
+    Rows are written as they come, and only those of a .h5ad file are held in memory.
+
+    Raises:
+        ValueError: bad data, data without a finite bound, or a bad file name.
+    """
+    ranks = world()
+    with ranks.agreeing(same_draws=False):
+        opened, target = Run.open(Path(run)), Path(out)
+        check_ending(target, (".npz", *TABLES, H5AD))
+        check_annotates(data, target)
+        check_installed(target)
+        check_different(data=data, out=out)
+        check_spares_data(opened, target)
+        place = resolve_device(device)
+        model = opened.load_model(place)
+        rows, _ = rows_of(opened, data, data_root, split, by_name=False)
+        names = names_of(opened, data, rows)
+    parts = encoded_parts(opened.recipe, model, in_order(rows, place), ranks)
+    with naming_far_rows(model, rows, place, ranks=ranks):
+        if not ranks.leads:
+            deque(parts, maxlen=0)  # what this rank computes of them goes to the first
+            return 0
+        if target.suffix == H5AD:
+            added = save_annotated(opened, Path(str(data)), target, joined(parts))
+            print(f"wrote {target}: {len(rows):,} rows with {', '.join(added)}")
+        elif target.suffix in TABLES:
+            named = named_parts(given_parts(parts, rows), names)
+            columns = save_table(target, (encoded_columns(opened, part, names.title) for part in named))
+            print(f"wrote {target}: {len(rows):,} rows, {len(columns)} columns")
+        else:
+            shapes = save_array_parts(target, named_parts(parts, names) if names.given else parts)
+            print(f"wrote {target}: {', '.join(f'{name} {shape}' for name, shape in shapes.items())}")
+    return 0
+
+
+COMMAND = Command(
+    "encode",
+    "write codes, responsibilities and means of data",
+    "Encode data: responsibilities, codes and means, in row order.",
+    add_arguments,
+    encode,
+    shared=True,
+)

@@ -1,0 +1,188 @@
+"""Tables that commands write, a row per point: .csv, and Parquet where pyarrow is installed."""
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from pyro_fmvae.app.recipes.table_mixture import WORDS
+from pyro_fmvae.app.runs.by_batches import joined, named_columns
+from pyro_fmvae.app.runs.factor_names import component_names, values_of
+from pyro_fmvae.app.runs.run import Run
+from pyro_fmvae.data import Split
+from pyro_fmvae.data.own.row_names import RowNames
+from pyro_fmvae.files import checkpoint
+
+CSV, PARQUET = ".csv", ".parquet"
+TABLES: Final = (CSV, PARQUET)
+"""Endings of the files that hold tables."""
+GROUP: Final = 16 << 20
+"""Bytes of rows that a Parquet file has in a group, about."""
+CODES, MEAN, PREDICTED = "codes", "mean", "predicted"
+GIVEN: Final = "given"
+"""Name under which the rows of a table are with their encodings."""
+
+
+def check_installed(target: Path) -> None:
+    """Raise ValueError if writing this file needs a package that is not installed."""
+    if target.suffix == PARQUET and find_spec("pyarrow") is None:
+        raise ValueError("out: Parquet needs pyarrow: pip install 'pyro_fmvae[parquet]', or write .csv")
+
+
+def named_parts(
+    parts: Iterable[Mapping[str, np.ndarray]], names: RowNames
+) -> Iterator[dict[str, np.ndarray]]:
+    """Put the names of points before their arrays, part after part.
+
+    Args:
+        parts: arrays of some points after others, each [B, ...], by name.
+        names: of all points.
+    """
+    start = 0
+    for arrays in parts:
+        stop = start + len(next(iter(arrays.values())))
+        yield {names.title: names.values[start:stop], **arrays}
+        start = stop
+
+
+def given_parts(parts: Iterable[Mapping[str, np.ndarray]], rows: Split) -> Iterator[Mapping[str, np.ndarray]]:
+    """Put rows of a table that may have gaps, in their own units, beside their arrays, part after part."""
+    start = 0
+    for arrays in parts:
+        stop = start + len(next(iter(arrays.values())))
+        raw = rows.raw_rows(torch.arange(start, stop))
+        yield arrays if raw is None else {**arrays, GIVEN: raw}
+        start = stop
+
+
+def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> dict[str, np.ndarray]:
+    """Columns of the encodings of n points.
+
+    Args:
+        run: whose model encoded them.
+        arrays: of :meth:`~pyro_fmvae.app.recipes.recipe.Recipe.encode`, each [n, ...], by name, with the
+            names of the points before them, and the rows of a table as they were given under `GIVEN`.
+        title: what these names are.
+
+    Returns:
+        Name → values [n]: the names of the points; for each factor its code, the name of its value if there
+        is one, what is predicted where that is not by the code, and the probability of the code; then every
+        other array, a column per number. Where a code is the row itself, its columns have their names, units
+        and words in place of ``mean``, and what was given stays as it was.
+    """
+    columns = {title: arrays[title]}
+    gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
+    columns |= factor_columns(run, arrays, [arrays[name] for name in gammas])
+    if run.recipe.rows_are_codes:
+        for name, values in named_columns(run, torch.from_numpy(arrays[MEAN]), arrays.get(GIVEN)):
+            columns[f"{name} (data)" if name in columns else name] = values
+        gammas.append(MEAN)
+    return columns | _flat(arrays, without=(title, GIVEN, CODES, PREDICTED, *gammas))
+
+
+def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns of n draws of a table.
+
+    Args:
+        run: of the model that they are drawn from.
+        x: the draws in the data's units, [n, D].
+        arrays: drawn beside them, each [n, ...], by name.
+
+    Returns:
+        Name → values [n]: the columns of the data, by their names if these are known, with words for
+        categories; for each factor its code and the name of its value; then ``z``, a column per dimension,
+        unless z is the row itself.
+    """
+    names = run.preprocessing.decoded_columns or [f"x_{column}" for column in range(x.shape[1])]
+    words = [WORDS.format(column) for column in range(x.shape[1])]
+    redundant = ("z",) if run.recipe.rows_are_codes else ()
+    drawn = [arrays.get(name, numbers) for name, numbers in zip(words, x.T, strict=True)]
+    return {
+        **dict(zip(names, drawn, strict=True)),
+        **factor_columns(run, arrays, []),
+        **_flat(arrays, without=(CODES, *redundant, *words)),
+    }
+
+
+def factor_columns(
+    run: Run, arrays: Mapping[str, np.ndarray], gammas: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Columns of each factor: see :func:`encoded_columns`; no probabilities without responsibilities."""
+    columns = {}
+    for factor, name in enumerate(run.factor_names):
+        codes = columns[f"{name} code"] = arrays[CODES][:, factor]
+        if component_names(factor, run):
+            columns[f"{name} value"] = values_of(factor, codes, run)
+        if PREDICTED in arrays and factor in run.labelled:
+            columns[f"{name} {PREDICTED}"] = values_of(factor, arrays[PREDICTED][:, factor], run)
+        if gammas:
+            columns[f"{name} probability"] = gammas[factor][np.arange(len(codes)), codes]
+    return columns
+
+
+def _flat(arrays: Mapping[str, np.ndarray], without: Sequence[str]) -> dict[str, np.ndarray]:
+    """A column for each number of a point's arrays, such as ``mean_0``; of a single number ``mean``."""
+    columns: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        if name in without:
+            continue
+        flat = array.reshape(len(array), -1).T
+        columns |= {name: flat[0]} if array.ndim == 1 else {f"{name}_{i}": row for i, row in enumerate(flat)}
+    return columns
+
+
+def save_table(target: Path, parts: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
+    """Write a table, part after part and yet in one step, so that no half-written file remains.
+
+    Missing folders are made.
+
+    Args:
+        target: .csv, with a header and numbers that read back as they are, or .parquet.
+        parts: the next rows, name → values [n], one part at least; the names are always the same.
+
+    Returns:
+        The names of the columns.
+    """
+    left = iter(parts)
+    first = next(left)
+    every = chain([first], left)
+
+    def write_csv(path: Path) -> None:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(first)
+            for columns in every:
+                writer.writerows(zip(*columns.values(), strict=True))
+
+    def write_parquet(path: Path) -> None:
+        from pyarrow import parquet, table
+
+        with ExitStack() as stack:
+            writer = None
+            for columns in _grouped(every):
+                group = table(columns)
+                if writer is None:
+                    writer = stack.enter_context(parquet.ParquetWriter(path, group.schema))
+                writer.write_table(group)
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomically(target, write_csv if target.suffix == CSV else write_parquet)
+    return list(first)
+
+
+def _grouped(parts: Iterable[Mapping[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    """Parts put together into ones of `GROUP` bytes or more."""
+    found: list[Mapping[str, np.ndarray]] = []
+    for part in parts:
+        found.append(part)
+        if sum(array.nbytes for columns in found for array in columns.values()) >= GROUP:
+            yield joined(found)
+            found = []
+    if found:
+        yield joined(found)

@@ -1,0 +1,116 @@
+"""The recipe of binary sparse coding (Henniges et al., 2010)."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from pyro_fmvae.app.recipes.coders import CoderOptions, CoderRecipe, is_whole
+from pyro_fmvae.app.recipes.options import by_data, completed, count, option, refuse
+from pyro_fmvae.data import Dataset, Split
+from pyro_fmvae.data.sets.bars import NAMES
+from pyro_fmvae.learn.gradient_em import GradientEM
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.learn.stepwise_em import StepwiseEM
+from pyro_fmvae.models import BinarySparseCoding
+from pyro_fmvae.models.em.binary_em import BinaryEM
+from pyro_fmvae.models.em.binary_mean_field import LARGEST_GROUP
+
+
+def _group(name: str, value: int) -> None:
+    count(1)(name, value)
+    if value > LARGEST_GROUP:
+        raise ValueError(f"{name}: expected at most {LARGEST_GROUP}, got {value}")
+
+
+@dataclass(frozen=True)
+class BSCOptions(CoderOptions):
+    """Options of ``--model bsc``."""
+
+    group_size: int = option(1, "units per group of the posterior; more than 1 by enumeration", _group)
+    nonnegative: bool | None = by_data("keep all weights >= 0")
+    m_step: Literal["closed", "gradient"] = option(
+        "closed", "M-steps in closed form, or steps of Adam on the bound"
+    )
+    reseed_every: int | None = by_data(
+        "iterations between two times that the least useful unit is moved; 0: never", count(0)
+    )
+
+
+class BSC(CoderRecipe[BSCOptions]):
+    """z is binary; units add up."""
+
+    name = "bsc"
+    title = "binary sparse coding"
+    options = BSCOptions
+    bars = "bars-binary"
+
+    @classmethod
+    def resolve(cls, config: BSCOptions, dataset: Dataset) -> BSCOptions:
+        """Several starts and a search where a batch holds all data; gradients go on from a single start."""
+        full, gradient = is_whole(config, dataset), config.m_step == "gradient"
+        defaults = cls._defaults(config, dataset) | {
+            "joint_iterations": 3000 if gradient else 80 if full else cls._epochs(config, dataset),
+            "starts": 5 if full and not gradient else 1,
+            "sweeps": 3,
+            "temperature": 1.0,
+            "nonnegative": config.data in NAMES,
+            "reseed_every": 5 if full and not gradient else 0,
+        }
+        config = completed(config, defaults)
+        cls._check(config, dataset)
+        if gradient:
+            refuse(config, ("em_forgetting",), "batches in closed form")
+            for name, without in (("starts", 1), ("reseed_every", 0), ("temperature", 1)):
+                if getattr(config, name) != without:
+                    raise ValueError(f"{name}: an option of closed M-steps, not of --m-step gradient")
+        return config
+
+    def build(self) -> BinarySparseCoding:
+        """The model with its EM."""
+        config = self.config
+        assert config.sweeps is not None and config.nonnegative is not None
+        em = BinaryEM(config.units, config.sweeps, config.group_size, config.nonnegative)
+        return BinarySparseCoding(self.preprocessing.event_shape, self.num_data, em)
+
+    def phases(self, model: BinarySparseCoding, learning: Learning) -> list[Phase]:
+        """EM, or gradients of the bound."""
+        config, joint = self.config, self.config.budgets()["joint"]
+        if not self.closed_form:
+            rate = config.joint_learning_rate or learning.learning_rate
+            return [GradientEM(model, replace(learning, learning_rate=rate), joint)]
+        assert config.reseed_every is not None
+        return [
+            StepwiseEM(
+                model,
+                model.em,
+                joint,
+                **self._search(),
+                reseed_every=config.reseed_every,
+                group=learning.group,
+            )
+        ]
+
+    @property
+    def closed_form(self) -> bool:
+        """True unless ``m_step`` asks for gradients."""
+        return self.config.m_step == "closed"
+
+    def code(self, model: BinarySparseCoding, x: Tensor) -> Tensor:
+        """1 where a unit is more likely on than off, 0 elsewhere."""
+        mean = model.posterior(x).mean
+        return (mean > 0.5).to(mean)
+
+    def reconstruct(self, model: BinarySparseCoding, x: Tensor) -> Tensor:
+        """Units at their posterior means."""
+        return self.decode(model, model.posterior(x).mean)
+
+    def encode(self, model: BinarySparseCoding, x: Tensor) -> dict[str, Tensor]:
+        """``mean`` [B, J], the probabilities of being on."""
+        return {"mean": model.posterior(x).mean}
+
+    def _posterior_figures(self, model: Any, rows: Split) -> dict[str, Figure]:
+        """No figures of draws: an empty dictionary."""
+        return {}

@@ -1,0 +1,245 @@
+"""Models without networks, learnt by EM: their common options, defaults by data, measures and figures."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from pyro_fmvae import figures
+from pyro_fmvae.app.recipes.options import (
+    TrainConfig,
+    at_least_one,
+    by_data,
+    check_iterations,
+    count,
+    exponent,
+    option,
+    refuse,
+    shared_defaults,
+)
+from pyro_fmvae.app.recipes.pictures import (
+    TRAINING,
+    activity_measures,
+    reconstructions,
+    samples,
+    source_measures,
+    training_curves,
+    true_sources,
+)
+from pyro_fmvae.app.recipes.recipe import Recipe, codes_of
+from pyro_fmvae.data import Batches, Dataset, SparseOptions, Split
+from pyro_fmvae.data.registry import LOADERS, SCENES
+from pyro_fmvae.data.sets.bars import NAMES, bars_truth
+from pyro_fmvae.evaluate.recovery import match_units
+from pyro_fmvae.infer.natural_gradient import RobbinsMonro
+from pyro_fmvae.learn.phase import check_spread
+
+WHOLE, BATCH = 2000, 1000  # points up to which a batch holds all; how many it holds of more
+EPOCHS = 20  # of stepwise EM
+UNITS = 100  # by default
+
+
+@dataclass(frozen=True)
+class CoderOptions(TrainConfig):
+    """Options that models learnt by EM share."""
+
+    latent_dim: int | None = by_data("units of a sparse code", count(1), example="100")
+    starts: int | None = by_data("random starts learnt side by side, of which the best is kept", count(1))
+    sweeps: int | None = by_data("sweeps of the fixed point, or of Gibbs draws, in an E-step", count(1))
+    temperature: float | None = by_data("of the E-steps at first; it falls to 1", at_least_one)
+    em_forgetting: float = option(
+        0.6,
+        "kappa of the step size (1 + tau)^-kappa of statistics, where batches are not all data",
+        exponent,
+    )
+    patch_size: int | None = option(
+        None, "side of the patches that images are cut into", count(2), example="8"
+    )
+    patches: int = option(20_000, "how many patches", count(2))
+    whiten: bool = option(True, "decorrelate the pixels of patches")
+    on_off: bool | None = by_data("split patches into what is brighter and what is darker")
+
+    @property
+    def em_rate(self) -> RobbinsMonro:
+        """Step sizes of stepwise EM."""
+        return RobbinsMonro(delay=1.0, forgetting=self.em_forgetting)
+
+    @property
+    def units(self) -> int:
+        """H, the number of units; the configuration must be resolved."""
+        assert self.latent_dim is not None
+        return self.latent_dim
+
+
+_Options = TypeVar("_Options", bound=CoderOptions)
+
+
+def is_whole(config: CoderOptions, dataset: Dataset) -> bool:
+    """Return True if a batch holds all training points."""
+    return batch_size(config, dataset) >= len(dataset.train)
+
+
+def batch_size(config: CoderOptions, dataset: Dataset) -> int:
+    """Points per batch: all where they are few, unless told."""
+    number = len(dataset.train)
+    return config.batch_size or (number if number <= WHOLE else BATCH)
+
+
+class CoderRecipe(Recipe[_Options]):
+    """The common part of recipes of models without networks."""
+
+    factors = ()
+    labels = 0.0
+    spread = 0.0
+    start = None
+    indexed = True  # each point keeps what its next E-step starts from
+    no_gap = "expected a model with Gaussian posteriors, these are sparse"
+    splits_patches: ClassVar[bool] = False
+    """True if patches are split into on and off by default: where means are never negative."""
+
+    def program(self, model: Any) -> None:
+        """None: posteriors are found by an E-step."""
+
+    @classmethod
+    def reading(cls, config: _Options, data: str) -> SparseOptions:
+        """Numbers as they are, or patches of images."""
+        own = data not in LOADERS
+        as_is = config.patch_size is None and (own or data in NAMES)
+        if not (own or data == SCENES or data == config.data):  # nothing to cut; others see other shapes
+            return SparseOptions(as_is)
+        split = cls._split_patches(config)
+        return SparseOptions(as_is, config.patch_size, config.patches, config.whiten, split)
+
+    @classmethod
+    def _split_patches(cls, config: _Options) -> bool:
+        """Split patches into on and off, as the model does by default, unless told."""
+        if config.on_off is not None:
+            return config.on_off
+        return cls.splits_patches and (config.patch_size is not None or config.data == SCENES)
+
+    @classmethod
+    def _defaults(cls, config: _Options, dataset: Dataset) -> dict[str, Any]:
+        """Defaults of :class:`CoderOptions`, but for ``starts``, ``sweeps`` and ``temperature``."""
+        bars = config.data in NAMES
+        return {
+            "latent_dim": 2 * dataset.event_shape[0] if bars else UNITS,
+            "batch_size": batch_size(config, dataset),
+            **shared_defaults(config),
+            "on_off": cls._split_patches(config),
+            "final_learning_rate": 0.1 * config.learning_rate,
+        }
+
+    @staticmethod
+    def _epochs(config: _Options, dataset: Dataset) -> int:
+        """Iterations of stepwise EM on batches that are not all data."""
+        return EPOCHS * -(-len(dataset.train) // batch_size(config, dataset))
+
+    @classmethod
+    def _check(cls, config: _Options, dataset: Dataset) -> None:
+        """Raise ValueError unless there is something to learn, and every option has an effect."""
+        check_iterations(config)
+        check_spread(dataset.train.observations)
+        if config.patch_size is None and config.data != SCENES:
+            refuse(config, ("patches", "whiten"), "--patch-size")
+        if is_whole(config, dataset):
+            refuse(config, ("em_forgetting",), "batches in closed form")
+
+    def augmentation(self) -> nn.Module | None:
+        """No transform of training batches: None."""
+        return None
+
+    @property
+    def misgiving(self) -> str:
+        """As many units as points can learn each point by heart."""
+        if self.num_data > self.config.units:
+            return ""
+        units = f"{self.config.units} units for {self.num_data} training points"
+        return f"{units}: what is learnt will not hold for other points"
+
+    @property
+    def against_overfitting(self) -> str:
+        """Fewer units."""
+        return "fewer units (--latent-dim)"
+
+    def _search(self) -> dict[str, Any]:
+        """Arguments by which EM looks for a good optimum."""
+        config = self.config
+        return {"starts": config.starts, "temperature": config.temperature, "rate": config.em_rate}
+
+    def edit(self, model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
+        """No factors to change.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"changes: a {self.name} has no factors, got {dict(changes)}")
+
+    def decode(self, model: Any, z: Tensor) -> Tensor:
+        """E[x | z]: units superposed by the rule of the model."""
+        decoded: Tensor = model.decode(z)
+        return decoded
+
+    def sample(self, model: Any, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
+        """Draw z [n, J] from the prior; nothing is stored beside it."""
+        return model.sample_latent(len(codes)), {}
+
+    def measures(
+        self, model: Any, rows: Split, batches: Batches, label_names: Sequence[str], split: str | None
+    ) -> dict[str, Any]:
+        """Active latents, correlations with known sources, and :meth:`_unit_measures`."""
+        codes = codes_of(self, model, batches)
+        sources = true_sources(self.config, split, len(rows))
+        return activity_measures(codes) | source_measures(codes, sources) | self._unit_measures(model)
+
+    def _unit_measures(self, model: Any) -> dict[str, Any]:
+        """Measures of units.
+
+        Returns:
+            ``units``, their number; ``noise``, the standard deviation of the observation; and, of data that
+            were generated from known units, ``recovered``: how many of those have a unit of their own with a
+            cosine above 0.95 to them.
+        """
+        result: dict[str, Any] = {"units": model.latent_dim, "noise": model.log_scale.exp().item()}
+        truth = bars_truth(self.config.data)
+        if truth is not None:
+            learnt = model.dictionary.detach().cpu().double().numpy()
+            result["recovered"] = match_units(learnt, np.asarray(truth.dictionary)).recovered
+        return result
+
+    def summary(self, model: Any) -> list[str]:
+        """Units, noise, and known units that were recovered."""
+        found = self._unit_measures(model)
+        recovered = f", recovered units: {found['recovered']}" if "recovered" in found else ""
+        return [f"units: {found['units']}, standard deviation of the noise: {found['noise']:.4g}{recovered}"]
+
+    def draw_figures(
+        self, model: Any, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Figure]:
+        """The search for a good start; units and reconstructions of images; causes, of spikes and slabs."""
+        drawn = {TRAINING: training_curves(records)}
+        followed = [record for record in records if "objective" in record and record["phase"] == "joint"]
+        if followed:
+            drawn["starts"] = figures.em_curves(followed, followed[-1]["start"])
+        if len(model.event_shape) == 2:
+            use = model.logits.sigmoid().expand(model.latent_dim).cpu()
+            drawn["dictionary"] = figures.dictionary(self._units(model), order=use)
+            drawn["reconstructions"] = reconstructions(self, model, rows)
+            drawn["samples"] = samples(self, model)
+            truth = bars_truth(self.config.data)
+            if truth is not None:
+                true, learnt = (part.double().cpu().numpy() for part in (truth.dictionary, model.dictionary))
+                drawn["recovered"] = figures.recovered_units(true, learnt, match_units(learnt, true))
+        return drawn | self._posterior_figures(model, rows)
+
+    def _units(self, model: Any) -> Tensor:
+        """Units as images [H, h, w]; of patches that are split into on and off, the difference."""
+        units, patches = model.dictionary.cpu(), self.preprocessing.patches
+        return units if patches is None else patches.join(units)
+
+    @abstractmethod
+    def _posterior_figures(self, model: Any, rows: Split) -> dict[str, Figure]:
+        """Figures of draws from the posterior, by name."""

@@ -1,0 +1,449 @@
+"""The recipe of the factorial mixture VAE (Paquet et al., 2018)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from pyro_fmvae.app.recipes.factor_pictures import factor_figures
+from pyro_fmvae.app.recipes.labelling import SPREAD, check_labels, check_numbered, own_labelled
+from pyro_fmvae.app.recipes.network_defaults import network_defaults, setting
+from pyro_fmvae.app.recipes.networks import (
+    CountableOptions,
+    NetworkRecipe,
+    ViewOptions,
+    check_networks,
+    check_views,
+    networks,
+    view_of,
+)
+from pyro_fmvae.app.recipes.options import (
+    by_data,
+    check_iterations,
+    completed,
+    count,
+    nonnegative,
+    option,
+    positive,
+    refuse,
+    share_below_one,
+)
+from pyro_fmvae.data import Batches, Dataset, Split, hide_labels
+from pyro_fmvae.data.labels import Amount, check_amount
+from pyro_fmvae.evaluate import bound, label_agreement
+from pyro_fmvae.infer.natural_gradient import RobbinsMonro
+from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.models import FactorialMixtureVAE, Hyperprior
+from pyro_fmvae.models.label_predictor import LabelPredictor
+
+# Options of the factorial mixture VAE, and their defaults by data.
+
+
+@dataclass(frozen=True)
+class FMVAEOptions(ViewOptions, CountableOptions):
+    """Options of ``--model fmvae``."""
+
+    labels: float | Literal["one-per-value"] | None = by_data(
+        "share of labels used, number for each value, or one-per-value", check_amount, example="20"
+    )
+    prior_iterations: int | None = by_data("iterations of the prior alone", count(0))
+    refine_iterations: int | None = by_data("iterations with label_weight 0, after the joint ones", count(0))
+    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining, once it has grown")
+    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
+    prior_learning_rate: float = option(1e-2, "Adam's, for labelled factors while label_weight > 0")
+    label_weight: float | None = by_data("weight of the classification of labelled points")
+    label_distance: float | None = option(
+        None,
+        "least distance between components of labelled factors when the joint phase begins, in standard "
+        "deviations; 0: they start where their points are; default: 10 for sprites that are not pretrained",
+        nonnegative,
+    )
+    independence_weight: float | None = by_data("weight of a penalty on labels that other factors tell of")
+    spread: float | None = option(None, SPREAD, share_below_one)
+    label_width: float = option(
+        0.0, "factor on the channels of convolutions for labelled factors alone, beside an mlp", nonnegative
+    )
+    per_value: int = option(1, "components of a labelled factor for each value of its label", count(1))
+    free_from: float | None = by_data("share of the joint phase before unlabelled factors are decoded")
+    prior_restarts: int = option(
+        1, "k-means starts of the prior, of which the one of greatest bound is kept", count(1)
+    )
+    full_starts: bool | None = option(
+        None,
+        "start factors without labels from a mixture with full covariances instead of k-means; where no "
+        "labels are trained on, start again in refine; default: for your own images without labels",
+    )
+    independent_start: bool | None = option(
+        None,
+        "after pretraining, start each factor from independent components of the codes; default: with two "
+        "factors or more, one of them without labels",
+    )
+    restart_every: int = option(
+        0, "joint and refine iterations between comparisons of the prior with new starts; 0: never", count(0)
+    )
+    delay: float = option(2000.0, "tau_0 of the natural gradient's step size (tau_0 + tau)^-kappa")
+    forgetting: float = option(0.7, "kappa of the same, in (1/2, 1]")
+    first_step: float | None = option(0.01, "its first step; null: what tau_0 and kappa give")
+    recompute: bool = option(False, "recompute responsibilities at the updated encoder, as the paper does")
+    c0: float = option(1.0, "Dirichlet concentration of the mixing weights")
+    m0: float = option(0.0, "prior mean of the components' means")
+    s0: float | None = by_data("pseudo-observations behind it", positive)
+    a0: float = option(0.01, "shape of the Gamma prior over precisions")
+    b0: float = option(0.01, "its rate")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.hyperprior  # raises what is wrong with it
+
+    @property
+    def hyperprior(self) -> Hyperprior:
+        """Hyperparameters c0, m0, s0, a0 and b0 of the prior."""
+        return Hyperprior(self.c0, self.m0, self.s0 or Hyperprior.s0, self.a0, self.b0)
+
+    @property
+    def rate(self) -> RobbinsMonro:
+        """Step sizes of the natural gradient."""
+        return RobbinsMonro(self.delay, self.forgetting, self.first_step)
+
+    @property
+    def restarts(self) -> int:
+        """``prior_restarts``, as :class:`~pyro_fmvae.learn.Learning` calls it."""
+        return self.prior_restarts
+
+
+_COMMON: dict[str, Any] = {
+    "labels": 0.0,
+    "label_weight": 100.0,
+    "kl_weight": 1.0,
+    "label_distance": 0.0,
+    "independence_weight": 0.0,
+    "free_from": 0.0,
+    "prior_iterations": 200,
+    "refine_iterations": 1000,
+    "s0": Hyperprior.s0,
+}
+
+
+_BY_SETTING: dict[str, dict[str, Any]] = {
+    "smiley": {
+        "labels": 0.1,
+        "independence_weight": 3.0,
+        "prior_iterations": 100,
+        "refine_iterations": 1500,
+    },
+    "sprites": {
+        "labels": 0.05,
+        "label_weight": 1000.0,
+        "label_distance": 10.0,
+        "kl_weight": 20.0,
+        "independence_weight": 60.0,
+        "free_from": 1.0,
+        "prior_iterations": 100,
+        "refine_iterations": 500,
+    },
+    "digits": {"prior_iterations": 500, "refine_iterations": 2000},
+    "colour": {"kl_weight": 20.0, "prior_iterations": 300, "refine_iterations": 1500},
+    "celeba": {
+        "label_weight": 1000.0,
+        "kl_weight": 20.0,
+        "prior_iterations": 20_000,
+        "refine_iterations": 20_000,
+    },
+}
+
+
+PRETRAINED: dict[str, Any] = {"kl_weight": 1.0, "free_from": 0.0}
+
+
+"""Of pretrained networks. A heavier KL[z] or closed blocks would take from codes what they tell already."""
+
+
+UNLABELLED_SPRITES = 1500
+
+
+"""Iterations of pretraining for sprites with a property that no label names: a free factor has to find it."""
+
+
+OWN_CLUSTERS: dict[str, Any] = {"full_starts": True, "s0": 0.05}
+
+
+"""Options for a person's own images without labels: see Clusters without labels, in the page on the model."""
+
+
+OWN_COMPONENTS = 16
+
+
+"""Most components of the factor of such images."""
+
+
+def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
+    """Values by name of all options whose default depends on the data."""
+    kind = setting(config, dataset)
+    defaults = network_defaults(config, dataset) | _COMMON | _BY_SETTING.get(kind, {})
+    chosen = completed(config, defaults)
+    unnamed = not chosen.labels or len(trained_labels(config, dataset)) < len(dataset.label_names)
+    if kind == "sprites" and unnamed and config.pretrained is None:
+        defaults["pretrain_iterations"] = UNLABELLED_SPRITES
+        chosen = completed(config, defaults)
+    pretrained = chosen.pretrained is not None or bool(chosen.pretrain_iterations)
+    if pretrained:
+        defaults |= PRETRAINED
+    if pretrained or chosen.per_value > 1:
+        defaults["label_distance"] = 0.0
+    if config.own_data and not config.labels and kind != "columns":
+        factors = tuple(min(components, OWN_COMPONENTS) for components in defaults["factors"])
+        defaults |= OWN_CLUSTERS | {
+            "factors": factors,
+            "refine_iterations": (chosen.joint_iterations or 0) // 3,
+        }
+    if config.labels and kind not in ("smiley", "sprites"):
+        names = trained_labels(config, dataset)
+        if config.factors is None:
+            check_numbered(dataset, names)
+        of_labels = tuple(config.per_value * max(size, 1) for size in dataset.label_sizes[: len(names)])
+        defaults["factors"] = (*of_labels, *defaults["factors"])
+        if config.own_data:
+            train, labels = dataset.train, None
+            if train.labels is not None:
+                labels = hide_labels(train, config.labels, config.seed)[:, : len(names)]
+            defaults |= own_labelled(dataset, labels, config.spread)
+    return defaults
+
+
+def trained_labels(config: FMVAEOptions, dataset: Dataset) -> tuple[str, ...]:
+    """Names of the labels that are trained on."""
+    return dataset.label_names if config.label_names is None else config.label_names
+
+
+class FMVAE(NetworkRecipe[FMVAEOptions]):
+    """Factors whose components are clusters or values of labels."""
+
+    name = "fmvae"
+    title = "factorial mixture VAE"
+    options = FMVAEOptions
+    factorial = True
+    gaussian_codes = True
+    indexed = False
+    no_gap = ""
+
+    @classmethod
+    def resolve(cls, config: FMVAEOptions, dataset: Dataset) -> FMVAEOptions:
+        """Factors for labels first; refining only if it changes something; free factors opened by a phase."""
+        given_free_from = config.free_from
+        config = completed(config, fmvae_defaults(config, dataset))
+        if not config.labels:
+            config = replace(config, label_weight=0.0)
+        if not (config.label_weight or config.full_starts):
+            config = replace(config, refine_iterations=0)
+        if config.labels and config.free_from == 1 and not config.refine_iterations:
+            if given_free_from == 1:
+                raise ValueError(
+                    "free_from: expected a number below 1, since no refine phase opens the factors"
+                )
+            config = replace(config, free_from=0.0)
+        check_iterations(config)
+        _check_restarts(config, dataset)
+        check_networks(config, dataset)
+        if config.label_width and not (config.labels and config.network == "mlp"):
+            raise ValueError("label_width: expected 0 without labels or with convolutions")
+        names = trained_labels(config, dataset) if config.labels else ()
+        config = _independent_start(config, len(names))
+        check_views(config, dataset, len(names))
+        if config.labels:
+            assert config.factors is not None
+            amount = config.labels, config.seed
+            check_labels(dataset, names, config.factors, *amount, config.per_value)
+            _check_per_value(config, len(names))
+        else:
+            refuse(config, ("per_value",), "--labels")
+        return config
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        """K_i of each factor."""
+        if self.config.factors is None:
+            raise ValueError("factors: expected a size for each factor, got None")
+        return self.config.factors
+
+    @property
+    def labels(self) -> Amount:
+        """As configured."""
+        return self.config.labels or 0.0
+
+    @property
+    def spread(self) -> float:
+        """As configured."""
+        return self.config.spread or 0.0
+
+    def build(self) -> FactorialMixtureVAE:
+        """Labels belong to the leading factors."""
+        config, factors, dim = self.config, self.factors, self.config.factor_dim
+        assert dim is not None
+        own = len(self.labelled) * dim if config.label_width else 0
+        made = networks(config, self.preprocessing, len(factors) * dim, own=own, own_width=config.label_width)
+        return FactorialMixtureVAE(
+            made.encoder,
+            made.decoder,
+            made.observation,
+            factors,
+            dim,
+            self.num_data,
+            self.labelled,
+            config.hyperprior,
+            made.distortion,
+            config.per_view,
+            config.per_value,
+        )
+
+    def phases(self, model: FactorialMixtureVAE, learning: Learning) -> list[Phase]:
+        """Networks alone, prior alone, everything, and everything again.
+
+        The second time labels have no weight. Without labels, full starts are made anew.
+        """
+        budgets, seed = self.config.budgets(), self.config.seed
+        learning = replace(learning, view=view_of(self.config.view_strength, self.preprocessing))
+        prior, joint = budgets["prior"], budgets["joint"]
+        at_joint = replace(learning, learning_rate=self.config.joint_learning_rate or learning.learning_rate)
+        last = replace(
+            learning,
+            label_weight=0.0,
+            kl_weight=1.0,
+            free_from=0.0,
+            learning_rate=learning.final_learning_rate or at_joint.learning_rate,
+            augment_until=0.0,
+        )
+        anew = self.config.full_starts and not self.labels and not learning.independent_start
+        seeded = anew or (prior.empty and joint.empty)
+        return [
+            Pretraining(model, learning, budgets["pretrain"]),
+            PriorFitting(model, learning, prior, seed),
+            Joint(model, at_joint, joint, seed=seed if prior.empty else None),
+            Joint(model, last, budgets["refine"], "refine", seed if seeded else None),
+        ]
+
+    def code(self, model: FactorialMixtureVAE, x: Tensor) -> Tensor:
+        """Mean of q(z | x)."""
+        mean: Tensor = model.posterior(x).mean
+        return mean
+
+    def encode(self, model: FactorialMixtureVAE, x: Tensor) -> dict[str, Tensor]:
+        """``codes`` [B, I]; ``mean``, ``scale`` [B, I·D]; per factor i ``responsibilities_i`` [B, K_i]."""
+        posterior, gammas = model.posterior(x), model.responsibilities(x)
+        return {
+            "codes": torch.stack([gamma.argmax(-1) for gamma in gammas], -1),
+            "mean": posterior.mean,
+            "scale": posterior.stddev,
+            **{f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)},
+        }
+
+    def sample(self, model: FactorialMixtureVAE, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
+        """Draw z [n, I·D] given codes, and return the ``codes`` drawn beside it."""
+        drawn = model.sample_codes(len(codes), codes)
+        return model.sample_latent(len(codes), drawn), {"codes": drawn.cpu().numpy()}
+
+    def measures(
+        self,
+        model: FactorialMixtureVAE,
+        rows: Split,
+        batches: Batches,
+        label_names: Sequence[str],
+        split: str | None,
+    ) -> dict[str, Any]:
+        """Agreement of codes with labels, where there are any, and the bound of a program of views."""
+        found: dict[str, Any] = {}
+        if rows.labels is not None:
+            found |= label_agreement(
+                model, batches, label_names, self.factors_of(label_names), self.num_values
+            )
+        if self.config.views > 1:
+            found["views"] = self._bound_of_views(model, batches)
+        return found
+
+    def _bound_of_views(self, model: FactorialMixtureVAE, batches: Batches) -> dict[str, float]:
+        """The bound of the program that was trained, views and distortion drawn at random: nats per view."""
+        number = self.config.views
+        seen = Learning(views=number, view=view_of(self.config.view_strength, self.preprocessing)).seen
+        model.train()
+        try:
+            found = bound(model, batches, views=seen)
+        finally:
+            model.eval()
+        parts = ("elbo", "reconstruction", "kl_z", "kl_r")
+        return {"number": number} | {name: found[name] / number for name in parts}
+
+    def summary(self, model: FactorialMixtureVAE) -> list[str]:
+        """Components in use; labels that the networks have not learnt."""
+        used = zip(model.used_components(), model.num_components, strict=True)
+        lines = [f"components in use: {', '.join(f'{number} of {size}' for number, size in used)}"]
+        for column, predictor in model.predictors.items():
+            assert isinstance(predictor, LabelPredictor)
+            learnt, regression, forest = predictor.accuracies.tolist()
+            name, known = self.factor_names[model.labelled[int(column)]], int(predictor.known)
+            lines.append(
+                f"{name} predicted by: logistic regression and random forest; accuracies by cross-validation "
+                f"on the {known:,} labelled points: {regression:.2f}, {forest:.2f}; of the network on these "
+                f"points, which it was trained on: {learnt:.2f}"
+            )
+        return lines
+
+    def draw_figures(
+        self,
+        model: FactorialMixtureVAE,
+        rows: Split,
+        split: str,
+        records: Sequence[Mapping[str, Any]],
+    ) -> dict[str, Figure]:
+        """Draw what factors and components show (images), or the means of the components (tables)."""
+        return factor_figures(self, model, rows, records)
+
+
+def _independent_start(config: FMVAEOptions, labelled: int) -> FMVAEOptions:
+    """Choose whether factors start from independent components.
+
+    Raises:
+        ValueError: they are to, without pretrained networks, a second factor, or a factor without labels.
+    """
+    assert config.factors is not None
+    problem = ""
+    if not (config.pretrain_iterations or config.pretrained):
+        problem = "pretrained networks (--pretrain-iterations)"
+    elif not 2 <= len(config.factors) > labelled:
+        problem = "two factors or more, one of them without labels"
+    if config.independent_start and problem:
+        raise ValueError(f"independent_start: expected {problem}")
+    return config if config.independent_start is False else replace(config, independent_start=not problem)
+
+
+def _check_per_value(config: FMVAEOptions, labelled: int) -> None:
+    """Raise ValueError unless each of the leading factors has as many components for every value."""
+    assert config.factors is not None
+    for size in config.factors[:labelled]:
+        if size % config.per_value:
+            raise ValueError(
+                f"factors: expected {config.per_value} components for each value of a label, got {size}"
+            )
+
+
+def _check_restarts(config: FMVAEOptions, dataset: Dataset) -> None:
+    """Raise ValueError unless new starts of the prior have a phase and a factor to come in."""
+    if not config.restart_every:
+        return
+    assert config.factors is not None
+    joint = max(config.joint_iterations or 0, config.refine_iterations or 0)
+    if not joint:
+        raise ValueError("restart_every: expected joint or refine iterations, in which the prior starts anew")
+    if config.max_minutes is None and joint <= config.restart_every:
+        raise ValueError(
+            f"restart_every: expected less than the {joint:,} iterations of the joint or refine phase, in "
+            f"which the prior starts anew, got {config.restart_every:,}"
+        )
+    if config.labels and len(config.factors) == len(trained_labels(config, dataset)):
+        raise ValueError(
+            "restart_every: expected a factor without labels; those with labels do not start anew"
+        )

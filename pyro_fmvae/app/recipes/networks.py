@@ -1,0 +1,407 @@
+"""Models with networks: their common options, checks, encoder, decoder and observation."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from pyro_fmvae.app.recipes.options import (
+    NUMBERS,
+    SIZES,
+    TrainConfig,
+    by_data,
+    count,
+    nonnegative,
+    option,
+    positive,
+    refuse,
+    share,
+    sizes,
+)
+from pyro_fmvae.app.recipes.recipe import Recipe
+from pyro_fmvae.data import CountOptions, Dataset, Preprocessing, RandomPhoto, SparseOptions
+from pyro_fmvae.distributions import (
+    BernoulliObservation,
+    GaussianObservation,
+    NegativeBinomialObservation,
+    Observation,
+    PoissonObservation,
+)
+from pyro_fmvae.evaluate import edit_latent
+from pyro_fmvae.files.memory import describe, limit
+from pyro_fmvae.models.factorial_encoder import FactorialEncoder
+from pyro_fmvae.nn import (
+    ConvDecoder,
+    ConvEncoder,
+    CountDecoder,
+    CountEncoder,
+    MLPDecoder,
+    MLPEncoder,
+    NormalHead,
+    RandomThickness,
+    RandomWarp,
+    SideBySide,
+    is_image,
+)
+
+# Size of networks before they are built.
+
+COPIES: Final = 4
+
+
+"""Numbers that training holds for each parameter: itself, its gradient, and two moments of Adam."""
+
+
+def network_bytes(build: Callable[[], Iterable[nn.Module]]) -> int:
+    """Bytes of the parameters and buffers of networks, found without any memory for them.
+
+    Args:
+        build: makes the networks, on the default device.
+    """
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        state = [tensor for network in build() for tensor in network.state_dict().values()]
+    return sum(tensor.numel() * tensor.element_size() for tensor in state)
+
+
+def check_size(build: Callable[[], Iterable[nn.Module]]) -> None:
+    """Check that networks can be trained in the memory that there is.
+
+    Args:
+        build: as for :func:`network_bytes`.
+
+    Raises:
+        ValueError: their parameters alone need more than :func:`~pyro_fmvae.files.memory.limit`.
+    """
+    size = network_bytes(build)
+    if COPIES * size > limit():
+        raise ValueError(
+            f"hidden, width: the networks would take {describe(size)}, and {describe(COPIES * size)} with "
+            f"gradients and Adam's moments, of at most {describe(limit())}; choose smaller ones, or another "
+            "limit by --max-memory"
+        )
+
+
+DECODER = ("decoder.",)  # prefixes of the names of networks' parameters in every model
+
+
+ENCODER_AND_DECODER = ("encoder.", *DECODER)
+
+
+_OF_COUNTS = {"poisson": PoissonObservation, "negative-binomial": NegativeBinomialObservation}
+
+
+@dataclass(frozen=True)
+class NetworkOptions(TrainConfig):
+    """Options that models with an encoder and a decoder share."""
+
+    factors: tuple[int, ...] | None = by_data(
+        "number of components of each factor, such as 2,2,64", sizes, SIZES, example="2,2,64"
+    )
+    factor_dim: int | None = by_data("dimensions of each factor", count(1))
+    network: Literal["mlp", "conv", "conv28", "conv64"] | None = by_data(
+        "mlp; conv, for images of any size; conv28 and conv64: the paper's two sizes alone"
+    )
+    width: float | None = by_data("factor on the channels of convolutions", positive)
+    hidden: tuple[int, ...] | None = by_data(
+        "sizes of the mlp's hidden layers, such as 400,400", sizes, SIZES
+    )
+    min_scale: float | None = by_data("least standard deviation of the Gaussian observation", positive)
+    max_scale: float | None = by_data("greatest one", positive)
+    pretrained: str | None = option(None, "run whose encoder and decoder this one starts from", path=True)
+    pretrain_iterations: int | None = by_data(
+        "iterations of the networks alone, under a N(0, I) prior", count(0)
+    )
+    kl_weight: float | None = by_data("weight of KL[z] at the start of the joint phase; it moves to 1")
+    distortion: float = option(
+        0.0, "strength of random warps of the images that the encoder sees in training", nonnegative
+    )
+    augmentation: float | None = option(
+        None,
+        "strength of random warps of half of the training images; default: 0, with labelled images of your "
+        "own 0.5",
+        nonnegative,
+    )
+    augment_until: float | None = option(
+        None,
+        "share of the joint phase after which images are warped no more; default: 0.5, with labelled images "
+        "of your own 1",
+    )
+
+    @property
+    def counts(self) -> CountOptions | None:
+        """How to read counts; None unless their likelihood is asked for."""
+        return None
+
+
+@dataclass(frozen=True)
+class CountableOptions(NetworkOptions):
+    """Options of models that explain counts, too."""
+
+    likelihood: Literal["poisson", "negative-binomial"] | None = option(
+        None, "of tables of counts, whose totals are given; default: Bernoulli of binary data, else Gaussian"
+    )
+    batch_column: str | None = option(
+        None, "column with the batch of each row of counts, which encoder and decoder are told"
+    )
+    layer: str | None = option(None, "layer of an .h5ad file with the counts; default: X")
+
+    @property
+    def counts(self) -> CountOptions | None:
+        return None if self.likelihood is None else CountOptions(self.batch_column, self.layer)
+
+
+@dataclass(frozen=True)
+class LatentOptions(NetworkOptions):
+    """Options of models whose z has no factors."""
+
+    factors: tuple[int, ...] | None = by_data(
+        "of --model fmvae; their number times factor_dim is the default of latent_dim", sizes, SIZES
+    )
+    factor_dim: int | None = by_data("dimensions of each of these factors", count(1))
+    latent_dim: int | None = option(
+        None, "dimensions of z; default: those of all factors", count(1), example="20"
+    )
+
+    @property
+    def size(self) -> int:
+        """J, dimensions of z: as many as the factors would have, unless told."""
+        if self.latent_dim is not None:
+            return self.latent_dim
+        assert self.factors is not None and self.factor_dim is not None
+        return len(self.factors) * self.factor_dim
+
+
+def check_networks(config: NetworkOptions, dataset: Dataset) -> None:
+    """Check that networks fit the data.
+
+    Raises:
+        ValueError: a network for images of another shape, warps of data that are no images, or options
+            without effect on the likelihood.
+    """
+    if config.counts is not None:
+        refuse(config, ("min_scale", "max_scale"), "Gaussian observations")
+    elif isinstance(config, CountableOptions):
+        refuse(config, ("batch_column", "layer"), "--likelihood")
+    for network, shape in (("conv28", (28, 28)), ("conv64", (64, 64, 3))):
+        if config.network == network and dataset.event_shape != shape:
+            wanted = "x".join(map(str, shape))
+            raise ValueError(
+                f"network: {network} takes {wanted} images, the data are of shape {dataset.event_shape}"
+            )
+    if config.network == "conv" and not is_image(dataset.event_shape):
+        raise ValueError(
+            f"network: conv takes images of 1, 3 or 4 channels, the data are of shape {dataset.event_shape}"
+        )
+    for name in ("distortion", "augmentation"):
+        if getattr(config, name) and not dataset.preprocessing.image:
+            raise ValueError(f"{name}: expected images, the data are of shape {dataset.event_shape}")
+
+
+@dataclass(frozen=True)
+class Networks:
+    """An encoder and a decoder that fit the data.
+
+    Attributes:
+        encoder, decoder: as every model takes them.
+        observation: the distribution of x that the decoder's features stand for.
+        distortion: transform applied to x before the encoder, in training only, or None.
+    """
+
+    encoder: nn.Module
+    decoder: nn.Module
+    observation: Observation
+    distortion: nn.Module | None
+
+
+def networks(
+    config: NetworkOptions,
+    preprocessing: Preprocessing,
+    latent_dim: int,
+    head: Callable[[int, int], nn.Module] = NormalHead,
+    own: int = 0,
+    own_width: float = 0.0,
+) -> Networks:
+    """Untrained networks.
+
+    Args:
+        config: resolved.
+        preprocessing: of the data.
+        latent_dim: J, dimensions of z.
+        head: makes the encoder's last layer, given its inputs and J.
+        own: leading dimensions of z that convolutions encode beside a perceptron for the others.
+        own_width: factor on the channels of these convolutions.
+
+    Raises:
+        ValueError: they are too large for the memory that there is.
+    """
+    assert config.hidden is not None and config.width is not None
+    observation, shape = _observation(config, preprocessing), preprocessing.event_shape
+    outputs, width, hidden, counts = observation.outputs, config.width, config.hidden, preprocessing.counts
+
+    def pair() -> tuple[nn.Module, nn.Module]:
+        if counts is not None:
+            (columns,), batches = preprocessing.decoded_shape, len(counts.batches)
+            decoder = CountDecoder(latent_dim, columns, batches, counts.total, outputs > 1, hidden[::-1])
+            return CountEncoder(columns, batches, latent_dim, hidden, head), decoder
+        if config.network != "mlp":
+            convolutions = ConvEncoder(shape, latent_dim, width, head)
+            return convolutions, ConvDecoder(latent_dim, shape, outputs, width)
+        encoder: nn.Module = MLPEncoder(shape, latent_dim - own, hidden, head)
+        if own and own_width:
+            encoder = SideBySide([ConvEncoder(shape, own, own_width, head), encoder])
+        return encoder, MLPDecoder(latent_dim, shape, outputs, hidden[::-1])
+
+    check_size(pair)
+    return Networks(*pair(), observation, warp(config.distortion, preprocessing))
+
+
+def _observation(config: NetworkOptions, preprocessing: Preprocessing) -> Observation:
+    """The likelihood that was asked for, of counts; Bernoulli for binary data, else Gaussian."""
+    if isinstance(config, CountableOptions) and config.likelihood is not None:
+        return _OF_COUNTS[config.likelihood](*preprocessing.decoded_shape)
+    event_dim = len(preprocessing.event_shape)
+    if preprocessing.binary:
+        return BernoulliObservation(event_dim)
+    assert config.min_scale is not None and config.max_scale is not None
+    return GaussianObservation(event_dim, config.min_scale, config.max_scale)
+
+
+def warp(strength: float, preprocessing: Preprocessing, interpolate: bool = True) -> nn.Module | None:
+    """Random warps of images of that kind (see :class:`RandomWarp`); None where the strength is 0."""
+    if not strength:
+        return None
+    return RandomWarp(strength, len(preprocessing.event_shape) == 3, interpolate)
+
+
+_Options = TypeVar("_Options", bound=NetworkOptions)
+
+
+class NetworkRecipe(Recipe[_Options]):
+    """The common part of recipes of models with an encoder and a decoder."""
+
+    closed_form = False
+    misgiving = ""
+
+    @classmethod
+    def reading(cls, config: _Options, data: str) -> SparseOptions | None:
+        """Counts if they have a likelihood of their own; else pixels in [0, 1] and standardised columns."""
+        return None if config.counts is None else SparseOptions(counts=config.counts)
+
+    @property
+    def against_overfitting(self) -> str:
+        """Shorter training, shrinking weights, or smaller networks."""
+        size = "--hidden" if self.config.network == "mlp" else "--width"
+        return f"fewer iterations, a greater --weight-decay, or a smaller {size}"
+
+    @property
+    def start(self) -> tuple[Path, tuple[str, ...]] | None:
+        """Encoder and decoder of the run ``pretrained``; the decoder alone where points keep posteriors."""
+        if self.config.pretrained is None:
+            return None
+        return Path(self.config.pretrained), DECODER if self.indexed else ENCODER_AND_DECODER
+
+    def augmentation(self) -> nn.Module | None:
+        """Random warps of training images, or None."""
+        binary = self.preprocessing.binary
+        return warp(self.config.augmentation or 0.0, self.preprocessing, interpolate=not binary)
+
+    def edit(self, model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
+        """Blocks of z moved to other components, and decoded."""
+        return self._mean(model, edit_latent(model, self.code(model, x), changes, model.codes(x)), x)
+
+    def decode(self, model: Any, z: Tensor) -> Tensor:
+        """Mean of the observation whose features the decoder gives."""
+        mean: Tensor = model.observation.mean(model.decoder(z))
+        return mean
+
+    def program(self, model: Any) -> nn.Module | None:
+        """The model's own encoder; None where posteriors are free, and a search stands in its place."""
+        if self.indexed:
+            return None
+        return FactorialEncoder(model) if self.factorial else _Encoding(self, model)
+
+    def reconstruct(self, model: Any, x: Tensor) -> Tensor:
+        """The decoded posterior mean of z."""
+        return self._mean(model, model.posterior(x).mean, x)
+
+    @staticmethod
+    def _mean(model: Any, z: Tensor, x: Tensor) -> Tensor:
+        """E[x | z], ``[B, *event_shape]``, with what the observation model takes of x as given."""
+        mean: Tensor = model.observation.density(model.decoder, z, x).mean
+        return torch.cat([mean, x[..., mean.shape[-1] :]], -1)
+
+
+class _Encoding(nn.Module):
+    """The encodings of a recipe, as a module."""
+
+    def __init__(self, recipe: NetworkRecipe[Any], model: nn.Module) -> None:
+        super().__init__()
+        self.recipe, self.model = recipe, model
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return self.recipe.encode(self.model, x)
+
+
+# Several views of each training image: options, and what makes a view of an image.
+
+
+MOST_VIEWS = 64
+
+
+@dataclass(frozen=True)
+class ViewOptions(NetworkOptions):
+    """Options of a model whose views of a point share its assignments."""
+
+    views: int = option(
+        1, "views of each training image, changed at random, that share its components", count(1, MOST_VIEWS)
+    )
+    view_strength: float = option(
+        0.0, "strength, up to 1, of changes to the views, which the decoder explains too", share
+    )
+    per_view: tuple[int, ...] = option(
+        (), "factors, from 0, whose components differ from view to view, such as 1,2", parse=NUMBERS
+    )
+
+
+def check_views(config: ViewOptions, dataset: Dataset, labelled: int) -> None:
+    """Check that views fit the data and the other options.
+
+    Args:
+        config: resolved.
+        dataset: with the training images.
+        labelled: number of leading factors that have labels.
+
+    Raises:
+        ValueError: views of data that are no images, that nothing tells apart, or with labels of their own.
+    """
+    if config.views == 1:
+        refuse(config, ("view_strength", "per_view"), "--views")
+        return
+    if not dataset.preprocessing.image:
+        raise ValueError(f"views: expected images, the data are of shape {dataset.event_shape}")
+    if not (config.view_strength or config.distortion):
+        raise ValueError("views: expected a --view-strength or a --distortion that tells them apart")
+    assert config.factors is not None
+    if not set(config.per_view) <= set(range(labelled, len(config.factors))):
+        given, last = ",".join(map(str, config.per_view)), len(config.factors) - 1
+        raise ValueError(f"per_view: expected factors without labels, of 0..{last}, got {given}")
+
+
+def view_of(strength: float, preprocessing: Preprocessing) -> nn.Module | None:
+    """Make a transform from an image of that kind to a view of it; None: an image is a view of itself.
+
+    Photographs are cropped, mirrored and recoloured; other images are warped, and their strokes become
+    thicker or thinner.
+    """
+    if not strength:
+        return None
+    if len(preprocessing.event_shape) == 3:
+        height, width, _ = preprocessing.event_shape
+        return RandomPhoto(strength, height, width, preprocessing.signed)
+    smooth = not preprocessing.binary
+    moved = warp(strength, preprocessing, interpolate=smooth)
+    assert moved is not None
+    return nn.Sequential(moved, RandomThickness(strength, smooth))

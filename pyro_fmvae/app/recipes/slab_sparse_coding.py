@@ -1,0 +1,130 @@
+"""The recipes of spike-and-slab sparse coding, with a max rule and with a linear one."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from pyro_fmvae import figures
+from pyro_fmvae.app.recipes.coders import CoderOptions, CoderRecipe, is_whole
+from pyro_fmvae.app.recipes.options import by_data, completed, count, option
+from pyro_fmvae.data import Batches, Dataset, Split
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.learn.stepwise_em import StepwiseEM
+from pyro_fmvae.models import SpikeAndSlabSparseCoding
+from pyro_fmvae.models.em.spike_and_slab_em import SpikeAndSlabEM
+from pyro_fmvae.models.em.spike_and_slab_rules import LinearRule, MaxRule, Rule
+
+DRAWN, DRAWS = 200, 20  # points whose causes are drawn, and how often
+
+
+@dataclass(frozen=True)
+class SlabOptions(CoderOptions):
+    """Options of ``--model max-sparse`` and ``--model linear-sparse``."""
+
+    refine_iterations: int | None = by_data("iterations with all units, after the joint ones", count(0))
+    preselect: int | None = by_data("units that are drawn for each point; 0: all", count(0))
+    shared: bool = option(True, "one spike probability and one slab for all units")
+
+
+class SlabRecipe(CoderRecipe[SlabOptions]):
+    """z has a spike and a slab in each dimension; a rule says how units go together."""
+
+    options = SlabOptions
+    closed_form = True
+
+    @staticmethod
+    @abstractmethod
+    def _rule() -> Rule:
+        """The rule by which the units that are on make the mean of x."""
+
+    @classmethod
+    def resolve(cls, config: SlabOptions, dataset: Dataset) -> SlabOptions:
+        """Two starts and a refine phase where a batch holds all data."""
+        full = is_whole(config, dataset)
+        defaults = cls._defaults(config, dataset) | {
+            "joint_iterations": 50 if full else cls._epochs(config, dataset),
+            "refine_iterations": 5 if full else 0,
+            "starts": 2 if full else 1,
+            "sweeps": 4,
+            "temperature": 3.0,
+            "preselect": 5,
+        }
+        config = completed(config, defaults)
+        cls._check(config, dataset)
+        if config.units == 1:
+            raise ValueError("latent_dim: expected 2 units at least, got 1")
+        return config
+
+    def build(self) -> SpikeAndSlabSparseCoding:
+        """The model with its EM."""
+        em = self._em(self.config.preselect)
+        return SpikeAndSlabSparseCoding(self.preprocessing.event_shape, self.num_data, em)
+
+    def _em(self, preselect: int | None) -> SpikeAndSlabEM:
+        """EM in which so many units are drawn for each point; 0 or None: all."""
+        config = self.config
+        assert config.sweeps is not None
+        few = preselect if preselect and preselect < config.units else None
+        kept = max(config.sweeps // 2, 1)
+        return SpikeAndSlabEM(self._rule(), config.units, few, config.sweeps, kept, config.shared)
+
+    def phases(self, model: SpikeAndSlabSparseCoding, learning: Learning) -> list[Phase]:
+        """EM with preselected units, then with all."""
+        budgets, rate = self.config.budgets(), self.config.em_rate
+        group: dict[str, Any] = {"group": learning.group}
+        return [
+            StepwiseEM(model, model.em, budgets["joint"], **self._search(), **group),
+            StepwiseEM(model, self._em(None), budgets["refine"], 0, rate, name="refine", **group),
+        ]
+
+    def code(self, model: SpikeAndSlabSparseCoding, x: Tensor) -> Tensor:
+        """The slab's mean where the spike is more likely on than off, exactly 0 elsewhere."""
+        q = model.posterior(x)
+        return torch.where(q.logits > 0, q.loc, 0.0)
+
+    def reconstruct(self, model: SpikeAndSlabSparseCoding, x: Tensor) -> Tensor:
+        """Mean over draws from the posterior."""
+        return model.posterior_mean_image(x)
+
+    def encode(self, model: SpikeAndSlabSparseCoding, x: Tensor) -> dict[str, Tensor]:
+        """``mean``; ``probs`` of spikes; ``loc`` and ``scale`` of slabs: [B, J]."""
+        q = model.posterior(x)
+        return {"mean": q.mean, "probs": q.probs, "loc": q.loc, "scale": q.scale}
+
+    def _posterior_figures(self, model: Any, rows: Split) -> dict[str, Figure]:
+        """``causes``: draws beside the prior."""
+        first = rows.select(torch.arange(min(DRAWN, len(rows))))
+        (x, *_), *_ = Batches(first, DRAWN, shuffle=False, device=model.weight.device)
+        draws = model.gibbs(x, DRAWS).flatten(0, 1).cpu()
+        prior = model.logits.sigmoid(), model.loc, (0.5 * model.log_variance).exp()
+        return {"causes": figures.slab_histogram(draws, *(part.cpu() for part in prior))}
+
+
+class MaxSparse(SlabRecipe):
+    """The mean of x is, at each pixel, the greatest of the units that are on."""
+
+    name = "max-sparse"
+    title = "spike-and-slab sparse coding with a max rule"
+    bars = "bars-max"
+    splits_patches = True
+
+    @staticmethod
+    def _rule() -> Rule:
+        return MaxRule()
+
+
+class LinearSparse(SlabRecipe):
+    """The mean of x is the sum of the units that are on."""
+
+    name = "linear-sparse"
+    title = "spike-and-slab sparse coding with a linear rule"
+    bars = "bars-linear"
+
+    @staticmethod
+    def _rule() -> Rule:
+        return LinearRule()

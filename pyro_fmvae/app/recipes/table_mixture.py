@@ -1,0 +1,414 @@
+"""The recipe of observed mixtures: tables without networks."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from pyro_fmvae import figures
+from pyro_fmvae.app.recipes.labelling import check_labels, check_numbered
+from pyro_fmvae.app.recipes.options import (
+    NAMES,
+    SIZES,
+    TrainConfig,
+    by_data,
+    check_iterations,
+    completed,
+    count,
+    option,
+    positive,
+    shared_defaults,
+    sizes,
+)
+from pyro_fmvae.app.recipes.pictures import TRAINING
+from pyro_fmvae.app.recipes.recipe import Recipe
+from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, SparseOptions, Split, hide_labels
+from pyro_fmvae.data.labels import Amount, check_amount
+from pyro_fmvae.evaluate import edit_rows, label_agreement
+from pyro_fmvae.figures.columns import MOST_COLUMNS
+from pyro_fmvae.infer.ranks import now
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.mixture_ascent import MixtureAscent
+from pyro_fmvae.learn.mixture_search import STARTS, Fitted, search
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.learn.stacking import labelled_first
+from pyro_fmvae.models import ObservedMixture, TablePrior
+from pyro_fmvae.models.table_sites import LEFT_OUT, column_site
+
+# Options of mixtures of table rows, and how the evidence chooses them.
+
+MOST_COMPONENTS: Final = 50
+
+
+"""Largest number of components that is tried."""
+
+
+EVERY: Final = 8
+
+
+"""Up to so many, every number of components is tried; from there on, steps are a fifth."""
+
+
+SEARCHED: Final = 2000
+
+
+"""Rows that the number of components is chosen by."""
+
+
+WIDEST_FULL: Final = 60
+
+
+"""Most columns of numbers whose full covariances are tried."""
+
+
+LEARNT: Final = TablePrior(c0=4.0, b0=0.3)
+
+
+"""Prior of mixtures that learn the one of the numbers. With c0 = 4, shares stay away from 0
+(Frühwirth-Schnatter, 2006, Finite mixture and Markov switching models, Section 4.2.2)."""
+
+
+@dataclass(frozen=True)
+class MixtureOptions(TrainConfig):
+    """Options of ``--model mixture``."""
+
+    labels: float | Literal["one-per-value"] | None = by_data(
+        "share of labels used, number for each value, or one-per-value", check_amount, example="20"
+    )
+    factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES, example="3")
+    covariance: Literal["diagonal", "full"] | None = by_data("covariance of a component's numbers")
+    component_variance: float | None = by_data(
+        "variance of a component that the prior expects, as a share of the column's; without it, the prior "
+        "is learnt",
+        positive,
+    )
+    ignore: tuple[str, ...] | None = by_data(
+        "columns that are left out, by name or by number from 1: id,date; none for none", parse=NAMES
+    )
+    stacking: bool = option(
+        True,
+        "predict labels by the mixture, a logistic regression and a random forest, weighed on held-out ones",
+    )
+    starts: int | None = by_data("k-means starts, of which the best is kept", count(1))
+
+
+def column_names(preprocessing: Preprocessing) -> tuple[str, ...]:
+    """Names of the columns of a table: the file's, else their numbers from 1."""
+    count = preprocessing.event_shape[0]
+    return preprocessing.column_names or tuple(str(column + 1) for column in range(count))
+
+
+def categories_of(preprocessing: Preprocessing) -> list[tuple[str, ...]]:
+    """The categories of each column in words, in the order of their codes; empty for a column of numbers."""
+    each = ("0", "1") if preprocessing.binary else ()
+    found = list(preprocessing.levels) or [each] * preprocessing.event_shape[0]
+    for column, values in enumerate(preprocessing.powers.values if preprocessing.powers else ()):
+        found[column] = found[column] or tuple(f"{value:.15g}" for value in values)
+    return found
+
+
+def levels_of(config: MixtureOptions, preprocessing: Preprocessing) -> tuple[int, ...]:
+    """Categories of each column, as :class:`ObservedMixture` takes them.
+
+    Raises:
+        ValueError: a column to leave out that there is not.
+    """
+    names = column_names(preprocessing)
+    numbers = {str(column + 1): column for column in range(len(names))}
+    numbers |= {name: column for column, name in enumerate(names)}
+    found = [len(categories) for categories in categories_of(preprocessing)]
+    for name in config.ignore or ():
+        if name not in numbers:
+            raise ValueError(f"ignore: expected columns out of {', '.join(names)}, got {name!r}")
+        found[numbers[name]] = LEFT_OUT
+    return tuple(found)
+
+
+def constant_columns(dataset: Dataset) -> tuple[str, ...]:
+    """Names of the columns that have a single value in the training rows."""
+    x = dataset.train.observations
+    low, high = x.nan_to_num(torch.inf).amin(0), x.nan_to_num(-torch.inf).amax(0)
+    names = column_names(dataset.preprocessing)
+    return tuple(names[column] for column in (low >= high).nonzero().flatten().tolist())
+
+
+def model_of(config: MixtureOptions, levels: Sequence[int], num_data: int) -> ObservedMixture:
+    """A new model of resolved options."""
+    assert config.factors is not None
+    *label_sizes, components = config.factors
+    given = config.component_variance
+    prior = LEARNT if given is None else TablePrior(b0=given)
+    full, learn = config.covariance == "full", given is None
+    return ObservedMixture(levels, components, num_data, label_sizes, prior, full, learn)
+
+
+def numbers_tried(least: int) -> list[int]:
+    """Numbers of components from the least to :data:`MOST_COMPONENTS`, or the least alone if it is more."""
+    found = [least]
+    while found[-1] < MOST_COMPONENTS:
+        step = found[-1] // 5 if found[-1] >= EVERY else 1
+        found.append(min(found[-1] + step, MOST_COMPONENTS))
+    return found
+
+
+def chosen(
+    config: MixtureOptions, dataset: Dataset, levels: Sequence[int], label_sizes: tuple[int, ...]
+) -> MixtureOptions:
+    """Options with the components and covariance of the greatest evidence of some training rows."""
+    train = dataset.train
+    rows, labels = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed)), None
+    if label_sizes:
+        assert config.labels is not None
+        labels = hide_labels(train, config.labels, config.seed)[:, : len(label_sizes)]
+    rows = labelled_first(rows, labels)[:SEARCHED]
+    x, labels = train.observations[rows], None if labels is None else labels[rows]
+    covariances: tuple[Literal["diagonal", "full"], ...] = ("full", "diagonal")
+    if config.covariance is not None:
+        covariances = (config.covariance,)
+    elif not 2 <= levels.count(0) <= WIDEST_FULL:
+        covariances = ("diagonal",)
+    numbers: Sequence[int] = numbers_tried(max(label_sizes, default=1))
+    if config.factors is not None:
+        numbers = (config.factors[-1],)
+    assert config.starts is not None
+    minutes = config.max_minutes or config.time_limit
+    end = now() + 60 * minutes / 2 if minutes else math.inf  # the rest is for training
+    best: tuple[MixtureOptions, Fitted] | None = None
+    for left, covariance in zip(range(len(covariances), 0, -1), covariances, strict=True):
+        began = now()
+        until = began + (end - began) / left
+        asked = replace(config, covariance=covariance)
+        rival = -math.inf if best is None else best[1].evidence
+        make = partial(_candidate, asked, label_sizes, levels, len(x))
+        found = search(make, x, labels, numbers, config.seed, config.starts, rival, until)
+        if best is None or found.evidence > best[1].evidence:
+            best = asked, found
+    assert best is not None
+    asked, found = best
+    return replace(asked, factors=(*label_sizes, found.model.components))
+
+
+def _candidate(
+    config: MixtureOptions,
+    label_sizes: tuple[int, ...],
+    levels: Sequence[int],
+    num_data: int,
+    number: int,
+) -> ObservedMixture:
+    return model_of(replace(config, factors=(*label_sizes, number)), levels, num_data)
+
+
+STEPS: Final = 100
+
+
+"""Updates; by default each is on the whole table."""
+
+
+WORDS: Final = "words_{}"
+
+
+"""Name of the array that holds the words drawn of a column, by its number."""
+
+
+class Mixture(Recipe[MixtureOptions]):
+    """Rows of a table are drawn from components that are seen directly."""
+
+    name = "mixture"
+    title = "mixture of a table's rows, without networks"
+    options = MixtureOptions
+    factorial = True
+    rows_are_codes = True
+    tables = True
+    start = None
+    indexed = True
+    closed_form = True
+    misgiving = ""
+    against_overfitting = "fewer components (--factors)"
+    spread = 0.0
+    no_gap = "expected a model with an encoder, a mixture of rows has none"
+
+    @classmethod
+    def reading(cls, config: MixtureOptions, data: str) -> SparseOptions:
+        """Missing numbers and words are understood, and ignored columns may hold anything."""
+        return SparseOptions(mixed=True, ignore=config.ignore or ())
+
+    @classmethod
+    def resolve(cls, config: MixtureOptions, dataset: Dataset) -> MixtureOptions:
+        """Components and covariance by the greatest evidence of the training rows.
+
+        Raises:
+            ValueError: pictures, or options that do not fit the data or each other.
+        """
+        preprocessing, number = dataset.preprocessing, len(dataset.train)
+        if len(preprocessing.event_shape) != 1 or preprocessing.kind is Kind.PATCHES:
+            raise ValueError("model: mixture learns tables; for pictures give --model fmvae")
+        defaults: dict[str, Any] = {
+            "labels": 0.0,
+            "batch_size": number,
+            "joint_iterations": STEPS,
+            "starts": STARTS,
+        }
+        config = completed(config, defaults | shared_defaults(config) | {"ignore": constant_columns(dataset)})
+        check_iterations(config)
+        names: tuple[str, ...] = ()
+        if config.labels:
+            names = dataset.label_names if config.label_names is None else config.label_names
+            check_numbered(dataset, names)
+            of_labels = tuple(max(size, 1) for size in dataset.label_sizes[: len(names)])
+            check_labels(dataset, names, of_labels, config.labels, config.seed)
+            if config.factors is not None and len(config.factors) == 1:
+                config = replace(config, factors=(*of_labels, *config.factors))
+        if config.factors is not None and len(config.factors) != len(names) + 1:
+            raise ValueError(f"factors: expected one number of components, got {config.factors}")
+        levels = levels_of(config, preprocessing)
+        if set(levels) == {LEFT_OUT}:
+            raise ValueError("data: expected a column whose values differ, got none that is not left out")
+        if None in (config.factors, config.covariance):
+            config = chosen(config, dataset, levels, of_labels if names else ())
+        return config
+
+    # ------------------------------------------------------------------ model and learning
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        """Sizes of the entries of a code: values of each label, then K."""
+        if self.config.factors is None:
+            raise ValueError("factors: expected a size for each entry of a code, got None")
+        return self.config.factors
+
+    @property
+    def labels(self) -> Amount:
+        """As configured."""
+        return self.config.labels or 0.0
+
+    def build(self) -> ObservedMixture:
+        """Components of the columns that are not left out."""
+        return model_of(self.config, levels_of(self.config, self.preprocessing), self.num_data)
+
+    def augmentation(self) -> None:
+        """No transform of training batches: None."""
+
+    def phases(self, model: ObservedMixture, learning: Learning) -> list[Phase]:
+        """Coordinate ascent."""
+        config = self.config
+        assert config.starts is not None
+        budget = config.budgets()["joint"]
+        return [
+            MixtureAscent(model, self.build, budget, config.seed, config.starts, SEARCHED, config.stacking)
+        ]
+
+    # ------------------------------------------------------------------ codes and samples
+
+    def code(self, model: ObservedMixture, x: Tensor) -> Tensor:
+        """The row itself, with what is missing filled in."""
+        return model.filled(x)
+
+    def decode(self, model: ObservedMixture, z: Tensor) -> Tensor:
+        """The row itself."""
+        return z
+
+    def reconstruct(self, model: ObservedMixture, x: Tensor) -> Tensor:
+        """The row, with what is missing filled in."""
+        return model.filled(x)
+
+    def encode(self, model: ObservedMixture, x: Tensor) -> dict[str, Tensor]:
+        """``codes`` [B, L + 1]; ``mean`` [B, D], the rows filled in; per entry i ``responsibilities_i``."""
+        probs = model.responsibilities(x)
+        return {
+            "codes": torch.stack([part.argmax(-1) for part in probs], -1),
+            "mean": model.filled(x),
+            **{f"responsibilities_{entry}": part for entry, part in enumerate(probs)},
+        }
+
+    def program(self, model: ObservedMixture) -> None:
+        """None: rows are assigned, not encoded."""
+
+    def sample(self, model: ObservedMixture, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
+        """Draw rows given codes.
+
+        Returns:
+            The rows; the ``codes`` drawn beside them, and the words of each column of categories.
+        """
+        drawn = model.sample_codes(len(codes), codes)
+        rows = model.sample_latent(len(codes), drawn)
+        arrays = {"codes": drawn.cpu().numpy()}
+        for column, words in enumerate(self.preprocessing.levels):
+            if words:
+                arrays[WORDS.format(column)] = np.array(words)[rows[:, column].long().cpu().numpy()]
+        return rows, arrays
+
+    def edit(self, model: ObservedMixture, x: Tensor, changes: Mapping[int, int]) -> Tensor:
+        """Rows moved to the components that the changes make likely."""
+        return edit_rows(model, x, changes)
+
+    # ------------------------------------------------------------------ reports and figures
+
+    def measures(
+        self,
+        model: ObservedMixture,
+        rows: Split,
+        batches: Batches,
+        label_names: Sequence[str],
+        split: str | None,
+    ) -> dict[str, Any]:
+        """Agreement of codes with labels, where there are any."""
+        if rows.labels is None:
+            return {}
+        found: dict[str, Any] = label_agreement(model, batches, label_names, self.factors_of(label_names))
+        return found
+
+    def summary(self, model: ObservedMixture) -> list[str]:
+        """Components in use and what they are like; the columns that were left out."""
+        *_, used = model.used_components()
+        lines = [
+            f"components in use: {used} of {model.components}, with {self.config.covariance} covariances, "
+            "learnt without networks"
+        ]
+        for factor in self.labelled:
+            if (predictor := model.predictor_of(factor)) is not None:
+                lines.append(f"{self.factor_names[factor]} predicted by: {predictor.told()}")
+        if self.config.ignore:
+            lines.append(f"columns left out: {', '.join(self.config.ignore)}")
+        powers = self.preprocessing.powers
+        if powers is not None and powers.number:
+            lines.append(f"skewed columns, transformed by a power: {powers.number}")
+        return lines
+
+    def draw_figures(
+        self, model: ObservedMixture, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Figure]:
+        """The curves of training, and of each component the means of numbers and the shares of words."""
+        drawn = {TRAINING: figures.training_curves(records, self.factor_names)}
+        names = column_names(self.preprocessing)
+        shown = [column for column, size in enumerate(model.levels) if not size]
+        if 0 < len(shown) <= MOST_COLUMNS:
+            means = self._of_components(model, model.locations()[:, shown])
+            drawn["columns"] = figures.column_means(means, [names[column] for column in shown])
+        kept = [column for column, _ in model.sites.categories]
+        levels = {
+            column: words
+            for column, words in enumerate(categories_of(self.preprocessing))
+            if words and column in kept
+        }
+        words = [f"{names[column]}: {word}" for column in levels for word in levels[column]]
+        if 0 < len(words) <= MOST_COLUMNS:
+            shares = torch.cat([model.probs(column_site(column)) for column in levels], -1)
+            drawn["words"] = figures.column_means(self._of_components(model, shares), words, "share")
+        return drawn
+
+    def _of_components(self, model: ObservedMixture, values: Tensor) -> figures.Factors:
+        """Values of components [K, columns] as figures of factors take them."""
+        means = values.cpu()
+        return figures.Factors(
+            decode=lambda z: z,
+            sample_latent=lambda n, codes: means[codes[:, 0]],
+            means=[means],
+            shares=[model.counts().clamp(min=0).cpu()],
+            names=[self.factor_names[-1]],
+        )

@@ -1,0 +1,175 @@
+"""The recipe of the plain VAE, and of its weights and E-steps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from pyro_fmvae.app.recipes.code_pictures import correlations, first_codes
+from pyro_fmvae.app.recipes.network_defaults import network_defaults
+from pyro_fmvae.app.recipes.networks import (
+    CountableOptions,
+    LatentOptions,
+    NetworkRecipe,
+    check_networks,
+    networks,
+)
+from pyro_fmvae.app.recipes.options import (
+    at_least_one,
+    check_iterations,
+    completed,
+    count,
+    option,
+    positive,
+    refuse,
+)
+from pyro_fmvae.app.recipes.pictures import (
+    TRAINING,
+    reconstructions,
+    samples,
+    source_measures,
+    training_curves,
+    true_sources,
+)
+from pyro_fmvae.app.recipes.recipe import codes_of
+from pyro_fmvae.capture import CapturedFreeGaussian
+from pyro_fmvae.data import Batches, Dataset, Split
+from pyro_fmvae.infer.free_gaussian import FreeGaussian
+from pyro_fmvae.learn.fmvae_phases import Pretraining
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
+from pyro_fmvae.models import VAE
+from pyro_fmvae.models.free_encoder import FreeEncoder
+from pyro_fmvae.models.posterior_family import PointPosterior
+
+
+@dataclass(frozen=True)
+class VAEOptions(LatentOptions, CountableOptions):
+    """Options of ``--model vae``."""
+
+    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining, once it has grown")
+    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
+    beta: float = option(1.0, "weight of KL[z] at the end of the joint phase: a beta-VAE", positive)
+    total_correlation: float = option(
+        1.0, "weight of the total correlation within KL[z]: a beta-TCVAE", at_least_one
+    )
+    posterior: Literal["encoder", "free", "hybrid", "point"] = option(
+        "encoder", "q(z): from the encoder, free for each point, both in turn, or a point"
+    )
+    free_steps: int = option(10, "steps on q(z) of a batch, where it is free or hybrid", count(1))
+    free_learning_rate: float = option(0.1, "Adam's for these steps", positive)
+
+
+class PlainVAE(NetworkRecipe[VAEOptions]):
+    """z ~ N(0, I)."""
+
+    name = "vae"
+    gaussian_codes = True
+    title = "plain VAE"
+    options = VAEOptions
+    factors = ()
+    labels = 0.0
+    spread = 0.0
+
+    @classmethod
+    def resolve(cls, config: VAEOptions, dataset: Dataset) -> VAEOptions:
+        """Fill in the networks and iterations that the mixture would have, and check them."""
+        defaults = network_defaults(config, dataset) | {"kl_weight": config.beta}
+        if config.posterior == "free":
+            defaults["pretrain_iterations"] = 0
+        config = completed(config, defaults)
+        check_iterations(config)
+        check_networks(config, dataset)
+        if config.posterior == "free":
+            for name in ("pretrain_iterations", "distortion", "augmentation"):
+                if getattr(config, name):
+                    raise ValueError(f"{name}: expected 0 with free posteriors, which have no encoder")
+        if config.posterior in ("encoder", "point"):
+            refuse(config, ("free_steps", "free_learning_rate"), "--posterior free or hybrid")
+        if config.posterior == "point":
+            weights = ("beta", "total_correlation", "kl_weight", "pretrain_kl_weight", "kl_annealing")
+            refuse(config, weights, "posteriors that are no points", {"kl_weight": 1.0})
+        return config
+
+    def build(self) -> VAE:
+        """With free posteriors, a search stands in the encoder's place."""
+        config, dim = self.config, self.config.size
+        made = networks(config, self.preprocessing, dim)
+        encoder = made.encoder
+        if config.posterior == "free":
+            search = FreeGaussian if config.eager else CapturedFreeGaussian
+            encoder = FreeEncoder(made.decoder, made.observation, dim, search=search)
+        family = PointPosterior() if config.posterior == "point" else None
+        return VAE(encoder, made.decoder, made.observation, dim, self.num_data, made.distortion, family)
+
+    def phases(self, model: VAE, learning: Learning) -> list[Phase]:
+        """Pretraining as in a mixture, then the joint phase that the posterior asks for."""
+        config, budgets = self.config, self.config.budgets()
+        before = replace(learning, pretrain_kl_weight=config.beta * learning.pretrain_kl_weight)
+        at_joint = replace(learning, learning_rate=config.joint_learning_rate or learning.learning_rate)
+        weights = {"beta": config.beta, "tc_weight": config.total_correlation}
+        how: dict[str, Any] = {"model": model, "learning": at_joint, "budget": budgets["joint"], **weights}
+        free: dict[str, Any] = {"steps": config.free_steps, "free_learning_rate": config.free_learning_rate}
+        joint: Phase
+        if config.posterior == "free":
+            joint = FreeEM(**how, **free)
+        elif config.posterior == "hybrid":
+            joint = HybridEM(**how, **free)
+        else:
+            joint = VAEJoint(**how)
+        return [Pretraining(model, before, budgets["pretrain"]), joint]
+
+    @property
+    def indexed(self) -> bool:
+        """Free posteriors are kept for each point."""
+        return self.config.posterior == "free"
+
+    def code(self, model: VAE, x: Tensor) -> Tensor:
+        """Mean of q(z | x)."""
+        mean: Tensor = model.posterior(x).mean
+        return mean
+
+    def encode(self, model: VAE, x: Tensor) -> dict[str, Tensor]:
+        """``mean`` and ``scale`` of q(z | x), [B, J]."""
+        posterior = model.posterior(x)
+        return {"mean": posterior.mean, "scale": posterior.stddev}
+
+    def sample(self, model: VAE, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
+        """Draw z [n, J] from N(0, I); nothing is stored beside it."""
+        return model.sample_latent(len(codes)), {}
+
+    @property
+    def no_gap(self) -> str:
+        """The reason for point and free posteriors; empty where an encoder gives Gaussians."""
+        reasons = {
+            "point": "expected a model with Gaussian posteriors, these are points",
+            "free": "expected a model with an encoder, this one's posteriors are free already",
+        }
+        return reasons.get(self.config.posterior, "")
+
+    def measures(
+        self, model: VAE, rows: Split, batches: Batches, label_names: Sequence[str], split: str | None
+    ) -> dict[str, Any]:
+        """Correlations with known sources."""
+        sources = true_sources(self.config, split, len(rows))
+        return {} if sources is None else source_measures(codes_of(self, model, batches), sources)
+
+    def summary(self, model: VAE) -> list[str]:
+        """No lines beyond those of every report."""
+        return []
+
+    def draw_figures(
+        self, model: VAE, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Figure]:
+        """Reconstructions and samples of images, and correlations with known sources."""
+        drawn = {TRAINING: training_curves(records)}
+        if self.image:
+            drawn["reconstructions"] = reconstructions(self, model, rows)
+            if model.bounded:  # else there is no density of z to draw from
+                drawn["samples"] = samples(self, model)
+        codes = first_codes(self, model, rows)
+        return drawn | correlations(self, codes, split)

@@ -1,0 +1,224 @@
+"""The recipe of variational sparse coding (Tonolini et al., 2019)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf, prod
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from pyro_fmvae.app.recipes.code_pictures import class_activity, correlations, first_codes, sparse_pictures
+from pyro_fmvae.app.recipes.network_defaults import network_defaults
+from pyro_fmvae.app.recipes.networks import LatentOptions, NetworkRecipe, check_networks, networks
+from pyro_fmvae.app.recipes.options import (
+    ListOf,
+    by_data,
+    check_iterations,
+    completed,
+    count,
+    option,
+    positive,
+    refuse,
+    share_between,
+)
+from pyro_fmvae.app.recipes.pictures import (
+    TRAINING,
+    activity_measures,
+    reconstructions,
+    samples,
+    source_measures,
+    training_curves,
+    true_sources,
+)
+from pyro_fmvae.app.recipes.recipe import codes_of
+from pyro_fmvae.data import Batches, Dataset, Split
+from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Phase
+from pyro_fmvae.learn.vsc_phases import SparsePhase
+from pyro_fmvae.models import (
+    FixedSparsePrior,
+    MixtureSparsePrior,
+    PseudoInputs,
+    SelectionSparsePrior,
+    SparsePrior,
+    VariationalSparseCoding,
+)
+from pyro_fmvae.nn import ExponentialLink, SpikeHead
+
+
+def _slopes(name: str, value: tuple[float, ...]) -> None:
+    if len(value) != 2 or not all(0 < slope < inf for slope in value):
+        raise ValueError(f"{name}: expected two numbers > 0, such as 50,200, got {value}")
+
+
+def _span(name: str, value: tuple[float, ...]) -> None:
+    if not (len(value) == 2 and 0 <= value[0] <= value[1] <= 1):
+        raise ValueError(f"{name}: expected two shares in ascending order, got {value}")
+
+
+@dataclass(frozen=True)
+class VSCOptions(LatentOptions):
+    """Options of ``--model vsc``."""
+
+    sparse_prior: Literal["mixture", "select", "fixed"] = option(
+        "mixture", "prior: mixture over pseudo-inputs, the same with a selection network, or fixed"
+    )
+    pseudo_inputs: int | None = option(None, "pseudo-inputs of the prior; default: 10", count(1))
+    sparsity: float | None = by_data("wanted share of latents that are on, in (0, 1)", share_between)
+    spikes: Literal["shifted", "concrete", "straight-through"] = option(
+        "shifted", "how spikes are drawn in training: by a steep sigmoid, Concrete, straight-through"
+    )
+    slope: tuple[float, ...] = option(
+        (50.0, 200.0),
+        "of that sigmoid, at the start and at the end of training: 50,200",
+        _slopes,
+        ListOf("numbers", float, "50,200"),
+    )
+    spike_link: Literal["logistic", "exponential"] = option(
+        "logistic", "spike probability of an output v of the encoder: a sigmoid, or min(1, exp v)"
+    )
+    sharpness: float | None = option(
+        None, "s, to replace pseudo-inputs' spike probabilities p by sigmoid(s (p - 1/2))", positive
+    )
+    warm_up: tuple[float, ...] | None = by_data(
+        "shares of the training between which slabs come to carry information: 0,0.1",
+        _span,
+        ListOf("shares", float, "0,0.1"),
+    )
+
+
+class VSC(NetworkRecipe[VSCOptions]):
+    """z is exactly zero in most dimensions."""
+
+    name = "vsc"
+    title = "variational sparse coding"
+    options = VSCOptions
+    factors = ()
+    labels = 0.0
+    spread = 0.0
+    indexed = False
+    no_gap = "expected a model with Gaussian posteriors, these are sparse"
+
+    @classmethod
+    def resolve(cls, config: VSCOptions, dataset: Dataset) -> VSCOptions:
+        """Warm-up within the pretraining; ten pseudo-inputs, unless the prior is fixed."""
+        defaults = network_defaults(config, dataset)
+        defaults |= {"kl_weight": 1.0, "sparsity": 0.2, "warm_up": (0.33, 0.45)}
+        if config.data == "smiley":
+            defaults |= {"latent_dim": 40, "joint_iterations": 4000}
+            if config.pretrained is None:
+                defaults["pretrain_iterations"] = 2000
+        if config.sparse_prior != "fixed":
+            defaults["pseudo_inputs"] = 10
+        config = completed(config, defaults)
+        check_iterations(config)
+        check_networks(config, dataset)
+        if config.sparse_prior == "fixed":
+            refuse(config, ("pseudo_inputs", "sharpness"), "priors with pseudo-inputs")
+        if config.spikes != "shifted":
+            refuse(config, ("slope",), "--spikes shifted")
+        return config
+
+    def build(self) -> VariationalSparseCoding:
+        """Networks that end in spikes and slabs, and the chosen prior."""
+        config, dim = self.config, self.config.size
+        exponential = config.spike_link == "exponential"
+        head = partial(SpikeHead, link=ExponentialLink()) if exponential else SpikeHead
+        made = networks(config, self.preprocessing, dim, head)
+        return VariationalSparseCoding(
+            made.encoder,
+            made.decoder,
+            made.observation,
+            dim,
+            self.num_data,
+            self._prior(),
+            self._draws(),
+            config.sparsity,
+            made.distortion,
+        )
+
+    def _draws(self) -> SpikeDraws:
+        """The relaxation by which spikes are drawn in training."""
+        if self.config.spikes == "shifted":
+            return ShiftedSigmoid(*self.config.slope)
+        return Concrete() if self.config.spikes == "concrete" else StraightThrough()
+
+    def _prior(self) -> SparsePrior:
+        """Pseudo-inputs lie where data do: pixels between their bounds, columns anywhere."""
+        config, preprocessing = self.config, self.preprocessing
+        assert config.sparsity is not None
+        if config.sparse_prior == "fixed":
+            return FixedSparsePrior(config.size, config.sparsity)
+        assert config.pseudo_inputs is not None
+        bounds = (0.0, 1.0) if preprocessing.binary else (-1.0, 1.0) if preprocessing.signed else None
+        shape = preprocessing.event_shape
+        pseudo_inputs = PseudoInputs(config.pseudo_inputs, shape, bounds)
+        if config.sparse_prior == "mixture":
+            return MixtureSparsePrior(pseudo_inputs, config.sharpness)
+        selection = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), config.pseudo_inputs))
+        return SelectionSparsePrior(pseudo_inputs, selection, config.sharpness)
+
+    def phases(self, model: VariationalSparseCoding, learning: Learning) -> list[Phase]:
+        """One schedule of warm-up and slope, in two phases with a learning rate each."""
+        config, budgets = self.config, self.config.budgets()
+        assert config.warm_up is not None
+        warm_up = config.warm_up[0], config.warm_up[1]
+        pretrain, joint = budgets["pretrain"], budgets["joint"]
+        border = pretrain.share_beside(joint)
+        first = replace(learning, kl_weight=1.0, final_learning_rate=None, augment_until=1.0)
+        at_joint = replace(learning, learning_rate=config.joint_learning_rate or learning.learning_rate)
+        return [
+            SparsePhase("pretrain", model, first, pretrain, warm_up, (0.0, border)),
+            SparsePhase("joint", model, at_joint, joint, warm_up, (border, 1.0)),
+        ]
+
+    def code(self, model: VariationalSparseCoding, x: Tensor) -> Tensor:
+        """The slab's mean where the spike is more likely on than off, exactly 0 elsewhere."""
+        q = model.posterior(x)
+        return torch.where(q.logits > 0, q.loc, 0.0)
+
+    def encode(self, model: VariationalSparseCoding, x: Tensor) -> dict[str, Tensor]:
+        """``mean``; ``probs`` of spikes; ``loc`` and ``scale`` of slabs: [B, J]."""
+        q = model.posterior(x)
+        return {"mean": q.mean, "probs": q.probs, "loc": q.loc, "scale": q.scale}
+
+    def sample(self, model: VariationalSparseCoding, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
+        """Draw z [n, J] exactly from the prior; nothing is stored beside it."""
+        return model.sample_latent(len(codes)), {}
+
+    def measures(
+        self,
+        model: VariationalSparseCoding,
+        rows: Split,
+        batches: Batches,
+        label_names: Sequence[str],
+        split: str | None,
+    ) -> dict[str, Any]:
+        """Active latents, and correlations with known sources."""
+        codes = codes_of(self, model, batches)
+        sources = true_sources(self.config, split, len(rows))
+        return activity_measures(codes) | source_measures(codes, sources)
+
+    def summary(self, model: VariationalSparseCoding) -> list[str]:
+        """No lines beyond those of every report."""
+        return []
+
+    def draw_figures(
+        self,
+        model: VariationalSparseCoding,
+        rows: Split,
+        split: str,
+        records: Sequence[Mapping[str, Any]],
+    ) -> dict[str, Figure]:
+        """Reconstructions and samples of images, activity by class, and what single latents do."""
+        drawn = {TRAINING: training_curves(records)}
+        if self.image:
+            drawn |= {"reconstructions": reconstructions(self, model, rows), "samples": samples(self, model)}
+        codes = first_codes(self, model, rows)
+        drawn |= correlations(self, codes, split) | class_activity(self, codes, rows)
+        return drawn | (sparse_pictures(self, model, rows, codes) if self.image else {})

@@ -1,0 +1,281 @@
+"""A run's model applied to many rows, batch by batch: what the commands and Python have in common."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from pyro_fmvae.app.recipes.recipe import Recipe
+from pyro_fmvae.app.runs.run import Run
+from pyro_fmvae.data import Batches, Kind, Preprocessing, Split
+from pyro_fmvae.data.own.files import load_file
+from pyro_fmvae.data.own.folder import read_image
+from pyro_fmvae.data.own.image_names import SUFFIXES
+from pyro_fmvae.data.own.in_memory import as_numbers
+from pyro_fmvae.data.own.raw import check_columns, warn_unseen
+from pyro_fmvae.data.resolution import rounded_units
+from pyro_fmvae.evaluate import bound, rows_without_bound
+from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.infer.ranks import Ranks, by_rows
+
+# Data that Python hands to a run, preprocessed as in its training.
+
+Given = ArrayLike | PathLike[str]
+
+
+"""Data as Python hands them over: an array, a data frame, or a path."""
+
+
+def given_rows(preprocessing: Preprocessing, array: Given, strict: bool = False) -> Split:
+    """Preprocess data as in the training.
+
+    In a table that may have gaps, a word or category that the training data did not have counts as missing; a
+    warning says how many of them each column has.
+
+    Args:
+        preprocessing: of the run.
+        array: n observations in their own units, a data frame, or the path of a picture, of a file of
+            data or of a folder: see :func:`~pyro_fmvae.data.own.files.load_file`. Its labels do not count.
+        strict: such a word or category in an array is an error.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: other data than the run's; it names the argument ``array``, or the file.
+    """
+    if isinstance(array, str | PathLike):
+        path = Path(array)
+        if path.suffix.lower() in SUFFIXES:
+            return read_image(path, preprocessing)
+        return replace(load_file(path, preprocessing, left_out={})[0], labels=None)
+    columns = tuple(map(str, getattr(array, "columns", ())))  # of a data frame
+    check_columns(preprocessing.column_names, columns, "array")
+    try:
+        raw = np.require(array, requirements="W")  # torch warns of arrays that it must not write to
+    except ValueError:  # NumPy's message is about its own parts
+        raise ValueError("array: expected observations of one shape, got several shapes") from None
+    if raw.shape == preprocessing.event_shape:
+        raise ValueError(f"array: expected observations [n, ...], got one of {list(raw.shape)}; add an axis")
+    if not raw.size:
+        raise ValueError(f"array: expected at least one observation, got {list(raw.shape)}")
+    levels = preprocessing.levels
+    unseen: dict[str, Counter[str]] = {}
+    mixed = raw.dtype.kind == "O" or (levels and (columns or raw.dtype.kind not in "buif"))
+    if mixed and raw.ndim == 2 and len(preprocessing.event_shape) == 1:
+        levels = levels or ((),) * preprocessing.event_shape[0]
+        lenient = preprocessing.missing and not strict
+        names, ignored = preprocessing.column_names, preprocessing.ignored
+        raw = as_numbers(raw, levels, names, ignored, "array", unseen if lenient else None)
+    if raw.dtype.kind not in "buif":
+        wanted = "numbers" if preprocessing.image else "numbers, or a data frame"
+        raise ValueError(f"array: expected {wanted}, got dtype {raw.dtype}")
+    x = preprocessing(raw, "array")
+    unseen |= preprocessing.unseen(raw)
+    if strict and unseen:
+        column, values = next(iter(unseen.items()))
+        raise ValueError(f"array: expected a value that training had in {column}, got {next(iter(values))}")
+    warn_unseen(unseen, "array")
+    return Split(x, signed=preprocessing.signed)
+
+
+EVALUATION_BATCH = 500
+
+
+COMPARED = 5000
+
+
+"""Training points that outlier scores are compared with."""
+
+
+def in_order(rows: Split, device: torch.device, most: int | None = None) -> Batches:
+    """Batches of the rows in their order, or of the first ``most`` of them, for evaluation."""
+    if most is not None:
+        rows = rows.select(torch.arange(min(most, len(rows))))
+    return Batches(rows, EVALUATION_BATCH, shuffle=False, device=device)
+
+
+@contextmanager
+def naming_far_rows(
+    model: Any,
+    rows: Split,
+    device: torch.device,
+    seed: int = 0,
+    argument: str = "data",
+    ranks: Ranks | None = None,
+) -> Iterator[None]:
+    """Name the rows that have no finite bound if the computation inside fails because of them.
+
+    Raises:
+        ValueError: there are such rows; it begins with the name of the ``argument`` that they came from.
+    """
+    try:
+        yield
+    except ValueError:
+        far = rows_without_bound(model, in_order(rows, device), seed, ranks)
+        if not len(far):
+            raise
+        rows_are = f"row {far[0]} is" if len(far) == 1 else f"row {far[0]} and {len(far) - 1} others are"
+        raise ValueError(
+            f"{argument}: {rows_are} so far from what the model was trained on that there is no finite "
+            "bound; score counts such rows as inf"
+        ) from None
+
+
+def encoded_parts(
+    recipe: Recipe[Any], model: Any, batches: Batches, ranks: Ranks | None = None
+) -> Iterator[dict[str, np.ndarray]]:
+    """Encode batch after batch: the arrays of :meth:`Recipe.encode` on the CPU, each [B, ...].
+
+    Where the networks have not learnt all labels, ``predicted`` [B, I] is beside them: the codes, but of
+    these labels what is predicted without the networks.
+
+    Where ranks share the rows, every rank gets all of them, and has to go through all parts.
+    """
+
+    def encode(x: Tensor) -> dict[str, Tensor]:
+        unlearnt = recipe.spread and model.predictors
+        return recipe.encode(model, x) | ({"predicted": model.predicted_codes(x)} if unlearnt else {})
+
+    for x, *_ in batches:
+        with torch.no_grad():
+            encoded = by_rows(ranks or Ranks(), encode, x)
+        yield {name: tensor.cpu().numpy() for name, tensor in encoded.items()}
+
+
+def joined(parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Arrays of the same names, one after another: each [N, ...]."""
+    arrays: dict[str, list[np.ndarray]] = {}
+    for part in parts:
+        for name, array in part.items():
+            arrays.setdefault(name, []).append(array)
+    return {name: np.concatenate(found) for name, found in arrays.items()}
+
+
+def encode_rows(recipe: Recipe[Any], model: Any, batches: Batches) -> dict[str, np.ndarray]:
+    """Encode every row, in row order: the arrays of :func:`encoded_parts`, each [N, ...]."""
+    return joined(encoded_parts(recipe, model, batches))
+
+
+@torch.no_grad()
+def decode_rows(recipe: Recipe[Any], model: Any, z: Tensor) -> Tensor:
+    """E[x | z] of every row of z [n, J], as the model sees x, on the CPU: ``[n, *event_shape]``."""
+    return torch.cat([recipe.decode(model, part).cpu() for part in z.split(EVALUATION_BATCH)])
+
+
+@torch.no_grad()
+def draw_rows(
+    recipe: Recipe[Any], model: Any, codes: Tensor, seed: int
+) -> tuple[Tensor, dict[str, np.ndarray]]:
+    """Draw from the prior, and decode. The generators are left as they were.
+
+    Args:
+        recipe: of the model.
+        model: as trained.
+        codes: component of each factor, int64 [n, I], -1 where it is to be drawn; [n, 0] without factors.
+        seed: of the draws.
+
+    Returns:
+        E[x | z] as the model sees x, on the CPU, ``[n, *event_shape]``; and ``z`` [n, J] with whatever else
+        :meth:`Recipe.sample` gives, by name.
+
+    Raises:
+        ValueError: the model has no density of z.
+    """
+    if not model.bounded:
+        raise ValueError("run: an auto-encoder (--posterior point) has no density of z to draw from")
+    with seeded(seed):
+        z, arrays = recipe.sample(model, codes)
+    return decode_rows(recipe, model, z), {"z": z.cpu().numpy(), **arrays}
+
+
+def in_units(preprocessing: Preprocessing, mean: Tensor) -> np.ndarray:
+    """Decoded means, on the CPU, in the units of the data, as :class:`Preprocessing` takes them.
+
+    Means of greys and colours are clamped to [0, 1], and those of columns to the bounds of the preprocessing;
+    tables are float64, without digits that float32 does not hold
+    (:func:`~pyro_fmvae.data.resolution.rounded_units`).
+    """
+    if preprocessing.kind is Kind.TABLE:
+        rounded = rounded_units(preprocessing, mean)
+        return np.clip(rounded, preprocessing.lower, preprocessing.upper) if preprocessing.lower else rounded
+    units = preprocessing.undo(mean)
+    clamped: np.ndarray = (units.clamp(0, 1) if preprocessing.signed else units).numpy()
+    return clamped
+
+
+@torch.no_grad()
+def map_rows(function: Callable[[Tensor], Tensor], batches: Batches, ranks: Ranks | None = None) -> Tensor:
+    """A function of each batch [B, ...], the results one after another on the CPU: [N, ...].
+
+    Where ranks share the rows, every rank gets all of them.
+    """
+    return torch.cat([by_rows(ranks or Ranks(), function, x).cpu() for x, *_ in batches])
+
+
+# Rows of a table as columns with their names, units and words.
+
+
+def named_columns(
+    run: Run, rows: Tensor, known: np.ndarray | None = None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Columns that are not ignored.
+
+    Args:
+        run: of a table.
+        rows: as the model sees them, on the CPU, [n, D].
+        known: the same in their units, as far as they are known, [n, D]: NaN where one is not.
+
+    Yields:
+        Name and values [n] of each column: numbers, NaN where one is missing, or words, '' where one is.
+    """
+    preprocessing = run.preprocessing
+    values = in_units(preprocessing, rows)
+    values = (values if known is None else np.where(np.isnan(known), values, known)).T
+    whole = len(values) == preprocessing.event_shape[0]  # decoded counts are without their batch
+    names = preprocessing.column_names if whole else preprocessing.decoded_columns
+    names = names or tuple(f"x_{column}" for column in range(len(values)))
+    levels = preprocessing.levels if whole and preprocessing.levels else ((),) * len(values)
+    for column, (name, words) in enumerate(zip(names, levels, strict=True)):
+        if column not in preprocessing.ignored:
+            place = np.nan_to_num(values[column], nan=len(words)).astype(int) if words else ()
+            yield name, np.array([*words, ""])[place] if words else values[column]
+
+
+def finite_bound(
+    model: Any, rows: Split, device: torch.device, ranks: Ranks | None = None
+) -> tuple[dict[str, float], Tensor]:
+    """The bound of some rows, and the numbers of those that it is the mean of: all that have a finite one."""
+    try:
+        return bound(model, in_order(rows, device), ranks=ranks), torch.arange(len(rows))
+    except ValueError:
+        far = rows_without_bound(model, in_order(rows, device), ranks=ranks)
+        if not 0 < len(far) < len(rows):
+            raise
+    mask = torch.ones(len(rows), dtype=torch.bool)
+    mask[far] = False
+    near = mask.nonzero().squeeze(-1)
+    measures, nearer = finite_bound(model, rows.select(near), device, ranks)
+    return measures, near[nearer]
+
+
+@contextmanager
+def evaluating(*modules: torch.nn.Module) -> Iterator[None]:
+    """Modules in the mode for evaluation, then in that of before.
+
+    The program of a phase may be another module than the model whose networks it shares: its mode is its own.
+    """
+    before = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.eval()
+        yield
+    finally:
+        for module, mode in zip(modules, before, strict=True):
+            module.train(mode)

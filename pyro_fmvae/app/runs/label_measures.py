@@ -1,0 +1,74 @@
+"""Agreement of a run's codes with labels, beside references that were fitted to the same labelled points."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pyro_fmvae.app.recipes.labelling import labelled_points
+from pyro_fmvae.app.recipes.recipe import codes_of
+from pyro_fmvae.app.runs.by_batches import in_order
+from pyro_fmvae.app.runs.run import Run
+from pyro_fmvae.data import Split
+from pyro_fmvae.evaluate import reference_accuracies
+
+REFERENCE_POINTS = 5000  # training points with a label, at most, that its references are fitted to
+
+
+def references(
+    run: Run, model: Any, train: Split, rows: Split, label_names: Sequence[str], device: torch.device
+) -> dict[str, dict[str, float | None]]:
+    """Accuracies that classifiers of the codes reach, which learn from the labels that the model learnt from.
+
+    Args:
+        run: a run that was trained on labels.
+        model: as trained.
+        train: the run's training rows. Of more than 5,000 with a label, 5,000 are drawn for it.
+        rows: points to classify, with labels.
+        label_names: of the label columns of `rows`.
+        device: the model's.
+
+    Returns:
+        Label → the result of :func:`~pyro_fmvae.evaluate.reference_accuracies` on its known points, for the
+        labels that the run was trained on and that some of `rows` have.
+    """
+    assert rows.labels is not None
+    used = labelled_points(run.recipe, train).labels
+    order = torch.randperm(len(used), generator=torch.Generator().manual_seed(run.config.seed))
+    drawn = [order[used[order, factor] >= 0][:REFERENCE_POINTS] for factor in run.labelled]
+    chosen = torch.cat(drawn).unique()
+    codes = codes_of(run.recipe, model, in_order(train.select(chosen), device)).double().numpy()
+    test_codes = codes_of(run.recipe, model, in_order(rows, device)).double().numpy()
+    found: dict[str, dict[str, float | None]] = {}
+    for name, factor in zip(label_names, run.factors_of(label_names), strict=True):
+        truth = rows.labels[:, label_names.index(name)].numpy()
+        if factor is None or not (truth >= 0).any():
+            continue
+        fitted, scored = torch.isin(chosen, drawn[factor]).numpy(), truth >= 0
+        known = used[chosen, factor].numpy()[fitted]
+        found[name] = reference_accuracies(codes[fitted], known, test_codes[scored], truth[scored])
+    return found
+
+
+def named(run: Run, measures: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the values of labels in ``classification`` and ``clustering`` their names, as strings."""
+    found = dict(measures)
+    for part in ("classification", "clustering"):
+        if part in measures:
+            found[part] = {name: _named(run, name, of_label) for name, of_label in measures[part].items()}
+    return found
+
+
+def _named(run: Run, label: str, measures: Mapping[str, Any]) -> dict[str, Any]:
+    texts = {
+        key: [_text(run, label, value) for value in measures[key]]
+        for key in ("values", "named_after")
+        if key in measures
+    }
+    return {**measures, **texts}
+
+
+def _text(run: Run, label: str, value: int) -> str:
+    """Name of a value; the number itself of a label that the run's data do not have."""
+    known = label in run.label_names
+    return run.recipe.value_text(run.label_names.index(label), value) if known else str(value)

@@ -1,0 +1,111 @@
+"""Facts about a run that its folder holds, whatever of them there is: older runs lack some."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict
+
+from pyro_fmvae.app.recipes.options import as_typed, flag
+from pyro_fmvae.app.runs.closing_table import read_report
+from pyro_fmvae.app.runs.run import CONFIG, DERIVED, METRICS, REPORT, Run
+from pyro_fmvae.app.runs.trainer import SelectedModel
+from pyro_fmvae.files.untrusted import check_type, parse_json, read_json
+
+
+class JournalLine(TypedDict):
+    """A line of ``metrics.jsonl``."""
+
+    step: int
+    phase: str
+    elbo: float | None
+    reconstruction: float
+    seconds: float
+    used_components: NotRequired[list[int]]
+
+
+class Derived(TypedDict, total=False):
+    """Machine and versions of a training, as ``config.json`` has them."""
+
+    machine: str
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Facts known of a run: its training and its result."""
+
+    run: Run
+    records: list[dict[str, Any]]
+    """Records of ``metrics.jsonl``, without damaged lines."""
+    report: dict[str, Any]
+    """Contents of ``report.json``; empty where there is none."""
+    kept: SelectedModel | None
+    """Which model the run stands for; None of an older or unfinished run."""
+    derived: dict[str, Any]
+    """What ``config.json`` holds beside options."""
+
+    @classmethod
+    def of(cls, run: Run) -> "Evidence":
+        """Read the folder of a run."""
+        records = []
+        path = run.folder / METRICS
+        for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
+            with suppress(ValueError):
+                record = parse_json(line)
+                check_type("record", record, JournalLine)
+                records.append(record)
+        measured = read_report(run.folder / REPORT)
+        derived = read_json(run.folder / CONFIG)[DERIVED]
+        check_type(f"run: {run.folder / CONFIG}: {DERIVED}", derived, Derived)
+        return cls(run, records, measured, SelectedModel.read(run.folder), derived)
+
+    @property
+    def tested(self) -> dict[str, Any]:
+        """Measures of the split that the report is about; empty where there is no report."""
+        measures: dict[str, Any] = self.report.get("splits", {}).get(self.report.get("split"), {})
+        return measures
+
+    @property
+    def bounded(self) -> bool:
+        """False if the model has no bound, as an auto-encoder."""
+        return "elbo" not in self.tested or self.tested["elbo"] is not None
+
+    @property
+    def last_phase(self) -> list[dict[str, Any]]:
+        """The records of the last phase."""
+        return [record for record in self.records if record["phase"] == self.records[-1]["phase"]]
+
+    @property
+    def closing(self) -> dict[str, Any]:
+        """The record of the model that was kept, else the last one; empty where there are no records."""
+        kept = self.kept.kept.total_steps if self.kept else None
+        return next(
+            (one for one in reversed(self.records) if one["step"] == kept), (self.records or [{}])[-1]
+        )
+
+    @property
+    def used(self) -> dict[str, tuple[int, int]]:
+        """Factor → number of its components in use, and of all."""
+        used = self.closing.get("used_components", [])
+        pairs = zip(self.run.factor_names, used, self.run.recipe.factors, strict=False)
+        return {name: (number, size) for name, number, size in pairs}
+
+    @property
+    def given(self) -> str:
+        """The options that were given, as they are typed."""
+        values = self.run.config.to_dict()
+        typed = (f"{flag(name)} {as_typed(values[name])}" for name in self.run.given if name in values)
+        return " ".join(typed) or "none"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Every option, resolved, to be read: numbers are rounded, and ``none`` stands for nothing."""
+        return {flag(name): _read(value) for name, value in self.run.config.to_dict().items()}
+
+
+def _read(value: Any) -> str:
+    """The value of an option as it is read."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_read, value)) or "none"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    return {None: "none", True: "yes", False: "no"}[value] if isinstance(value, bool | None) else str(value)

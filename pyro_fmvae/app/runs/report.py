@@ -1,0 +1,276 @@
+"""The report at the end of a training: measures on test data, printed and saved, figures, and the page."""
+
+import json
+from collections.abc import Mapping, Set
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from pyro_fmvae import figures
+from pyro_fmvae.app.recipes.labelling import labelled_points, shortened
+from pyro_fmvae.app.recipes.pictures import TRAINING
+from pyro_fmvae.app.runs.by_batches import finite_bound, in_order, map_rows
+from pyro_fmvae.app.runs.closing_table import SPLITS, lines
+from pyro_fmvae.app.runs.cut_short import cut_short
+from pyro_fmvae.app.runs.factor_names import values_of
+from pyro_fmvae.app.runs.label_measures import named, references
+from pyro_fmvae.app.runs.pages import PAGE, write_page
+from pyro_fmvae.app.runs.run import FIGURES, METRICS, REPORT, Run
+from pyro_fmvae.app.runs.trainer import SelectedModel, Trainer
+from pyro_fmvae.data import Dataset, Split
+from pyro_fmvae.data.own.zarr_store import is_folder
+from pyro_fmvae.evaluate import label_agreement, overcalled
+from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.files import checkpoint
+
+# Checks of labelled factors, while a run is trained and at its end.
+
+CHECKED_POINTS = 500  # of each kind, at most
+
+
+def accuracies(trainer: Trainer, dataset: Dataset) -> dict[str, dict[str, float]]:
+    """Measure how well the labelled factors predict known labels, of up to 500 points of each kind.
+
+    Nothing is drawn from the training's generators.
+
+    Args:
+        trainer: of a run with labels, its model in the mode for evaluation.
+        dataset: its data.
+
+    Returns:
+        ``train``, of the labels in use, and ``valid``, of those of validation points: label → accuracy. A
+        kind without known labels is left out, and so is ``valid`` where no rows are kept for validation.
+    """
+    run, found = trainer.run, {}
+    splits = {"train": trainer.training} | ({"valid": dataset.valid} if dataset.validated else {})
+    for name, split in splits.items():
+        rows = known_rows(split, len(run.labelled))
+        if rows is not None:
+            names = run.label_names[: len(run.labelled)]
+            batches = in_order(rows, trainer.device)
+            with seeded(0):
+                sizes = run.recipe.num_values
+                agreement = label_agreement(trainer.model, batches, names, run.labelled, sizes)
+            found[name] = agreement["accuracy"]
+    return found
+
+
+def known_rows(split: Split, columns: int) -> Split | None:
+    """Up to 500 rows that have one of the leading labels, with these labels alone; None if there are none."""
+    if split.labels is None or not columns:
+        return None
+    rows = (split.labels[:, :columns] >= 0).any(-1).nonzero().squeeze(-1)[:CHECKED_POINTS]
+    return replace(split.select(rows), labels=split.labels[rows, :columns]) if len(rows) else None
+
+
+def collapses(trainer: Trainer) -> list[str]:
+    """Describe labelled factors that call unlabelled training points by one value too often.
+
+    Args:
+        trainer: of a run, its model in the mode for evaluation.
+
+    Returns:
+        A sentence for each of these factors, by the rule of :func:`~pyro_fmvae.evaluate.overcalled`.
+    """
+    run, labels = trainer.run, trainer.training.labels
+    if labels is None or not run.labelled:
+        return []
+    rows = (labels < 0).any(-1).nonzero().squeeze(-1)[:CHECKED_POINTS]
+    if not len(rows):
+        return []
+    unlabelled = replace(trainer.training.select(rows), labels=None)
+    with seeded(0):
+        codes = map_rows(trainer.model.predicted_codes, in_order(unlabelled, trainer.device))
+    sentences = []
+    for factor in run.labelled:
+        known = labels[:, factor] >= 0
+        values = codes[~known[rows], factor] % run.recipe.num_values[factor]
+        found = overcalled(values, labels[known, factor])
+        if found is not None:
+            value = values_of(factor, np.array([found.value]), run)[0]
+            sentences.append(
+                f"{run.label_names[factor]}: {found.predicted:.0%} of the training points without this label "
+                f"are called {value}, of the labels {found.labelled:.0%} are; either the factor has "
+                f"collapsed, or {value} is commoner in the data than among the labels, as where these were "
+                "chosen value by value"
+            )
+    return sentences
+
+
+LEAST_SIDE = 16  # pixels: the smallest size of pictures that is advised
+
+
+CONFUSED = 4  # labels, at most, whose confusion with clusters is drawn
+
+
+def report(trainer: Trainer, dataset: Dataset) -> None:
+    """Measure what was learnt, on test data if there are any; print, save and draw it."""
+    run, model = trainer.run, trainer.model.eval()
+    tested = dataset.tested
+    rows, splits = dataset.split(tested), {}
+    for name in [tested] if dataset.unseen is None else [tested, "unseen"]:
+        splits[name], measured = _measure(trainer, dataset, dataset.split(name))
+        rows = measured if name == tested else rows
+    if agreement := _agreement_in_training(trainer, dataset, splits[tested]):
+        splits["train"] = agreement
+    kept = SelectedModel.read(run.folder)
+    found = {
+        "split": tested,
+        "splits": splits,
+        "labelled": _labelled(run, dataset),
+        "summary": [*(kept.summary() if kept else ()), *run.recipe.summary(model)],
+        "warnings": [
+            *(kept.warnings() if kept else ()),
+            *_cut_short(run, trainer.progress.total_steps, kept),
+            *_warnings(run, dataset, splits[tested]),
+            *collapses(trainer),
+        ],
+    }
+    content = json.dumps(found, indent=1) + "\n"
+    checkpoint.write_atomically(run.folder / REPORT, lambda path: path.write_text(content))
+    print()
+    print("\n".join(lines(found)))
+    draw(run, model, rows, tested, splits[tested])
+    write_page(run, run.folder / PAGE, model, dataset)
+    print(
+        f"report in {run.folder / PAGE}, figures in {run.folder / FIGURES}, everything else in {run.folder}"
+    )
+
+
+def _measure(trainer: Trainer, dataset: Dataset, everything: Split) -> tuple[dict[str, Any], Split]:
+    """Measures of the rows of a split that have a finite bound, and these rows."""
+    run, model, device = trainer.run, trainer.model, trainer.device
+    bounds, near = finite_bound(model, everything, device)
+    rows = everything if len(near) == len(everything) else everything.select(near)
+    measures: dict[str, Any] = {**bounds, "left_out": len(everything) - len(rows)}
+    if not model.bounded:
+        measures |= {"elbo": None, "kl_z": None}
+    if not run.factorial:
+        del measures["kl_r"], measures["kl_global"]
+    if rows.labels is None or not run.factorial:
+        return measures, rows
+    names = dataset.label_names
+    factors, sizes = run.factors_of(names), run.recipe.num_values
+    measures |= named(run, label_agreement(model, in_order(rows, device), names, factors, sizes))
+    if classified := measures["classification"]:
+        beside = references(run, model, dataset.train, rows, names, device)
+        measures["classification"] = {name: classified[name] | beside[name] for name in classified}
+    return measures, rows
+
+
+def _agreement_in_training(
+    trainer: Trainer, dataset: Dataset, measures: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Agreement of codes with unused labels of training points, if no other points have these labels."""
+    run, labels = trainer.run, dataset.train.labels
+    if labels is None or not run.factorial or measures["accuracy"] or measures["clustering"]:
+        return None
+    free = [column for column, factor in enumerate(run.factors_of(dataset.label_names)) if factor is None]
+    known = (labels[:, free] >= 0).any(-1).nonzero().squeeze(-1)
+    if not len(known):
+        return None
+    rows = replace(dataset.train, labels=labels[:, free]).select(known)
+    names = [dataset.label_names[column] for column in free]
+    agreement = label_agreement(trainer.model, in_order(rows, trainer.device), names, [None] * len(names))
+    return {"n": len(rows)} | named(run, agreement)
+
+
+def _labelled(run: Run, dataset: Dataset) -> dict[str, int] | None:
+    """How many training points are labelled; None of a run without labels."""
+    if not run.labelled:
+        return None
+    return {"used": labelled_points(run.recipe, dataset.train).used, "of": run.num_data}
+
+
+def _cut_short(run: Run, steps: int, kept: SelectedModel | None) -> list[str]:
+    """A warning if the clock ended a training of networks after few of its steps."""
+    if not cut_short(run, steps, kept):
+        return []
+    config, usual = run.config, run.config.usual_steps
+    more = "--max-minutes" if config.max_minutes else "--time-limit"
+    side = max(run.preprocessing.event_shape[:2])
+    sized = run.image and side >= 2 * LEAST_SIDE and is_folder(Path(config.data))
+    smaller = f", or make the pictures smaller (--image-size {side // 2})" if sized else ""
+    return [
+        f"the time was up after {steps:,} of {usual:,} steps, so the model has hardly learnt and its results "
+        f"are not to be trusted: give more {more}{smaller}"
+    ]
+
+
+def _warnings(run: Run, dataset: Dataset, measures: Mapping[str, Any]) -> list[str]:
+    """Sentences about what makes the measures of a run less than they seem to be."""
+    found = []
+    if dataset.tested == "train":
+        found.append("the measures are those of training points, since no others were kept apart")
+    elif not dataset.validated:
+        found.append("no points were kept apart for validation: training was watched on its own points")
+    if not run.labelled:
+        return found
+    found += labelled_points(run.recipe, dataset.train).scarce
+    missing = [name for name in run.factor_names[: len(run.labelled)] if name not in measures["accuracy"]]
+    if missing:
+        found.append(
+            f"no point that was kept apart has a known label of {', '.join(missing)}; "
+            "--test 0.2 keeps a fifth of all points apart, labelled ones too"
+        )
+    return found + _untested(run, dataset, set(missing))
+
+
+def _untested(run: Run, dataset: Dataset, missing: Set[str]) -> list[str]:
+    """A sentence for each label, but for the missing ones, with values that no tested point has."""
+    found = []
+    for factor in run.labelled:
+        name, splits = run.label_names[factor], (dataset.train, dataset.split(dataset.tested))
+        trained, tested = (_values(split, factor) for split in splits)
+        if name not in missing and trained - tested:
+            values = [f"'{run.recipe.value_text(factor, value)}'" for value in sorted(trained - tested)]
+            found.append(
+                f"of the {SPLITS[dataset.tested]} none has the {name} {shortened(values)}, of which the "
+                "measures say nothing; with --fold 1/5, 2/5, … every point is tested on once"
+            )
+    return found
+
+
+def _values(rows: Split, column: int) -> set[int]:
+    """The known values of a label."""
+    values = set() if rows.labels is None else set(rows.labels[:, column].unique().tolist())
+    return {value for value in values if value >= 0}
+
+
+@torch.no_grad()
+def draw(run: Run, model: Any, rows: Split, split: str, measures: Mapping[str, Any]) -> None:
+    """Draw every figure that suits the data into the run's folder; the curves of training come there last.
+
+    Args:
+        run: the run.
+        model: as trained.
+        rows: data to reconstruct.
+        split: what they are called.
+        measures: of these rows. The confusion is drawn of labels that were trained on, or else of those that
+            clusters agree with best by their ``ari``, which many values do not raise.
+    """
+    records = [json.loads(line) for line in (run.folder / METRICS).read_text().splitlines()]
+    drawn = run.recipe.draw_figures(model, rows, split, records)
+    if confused := _confused(measures):
+        drawn["confusion"] = figures.confusion(confused)
+    folder = run.folder / FIGURES
+    with TemporaryDirectory(dir=run.folder) as temporary:
+        for name, figure in drawn.items():
+            figures.save(figure, Path(temporary) / f"{name}.png")
+        folder.mkdir(exist_ok=True)
+        # This one last, so that where it is, the others are.
+        for path in sorted(Path(temporary).iterdir(), key=lambda path: path.stem == TRAINING):
+            path.replace(folder / path.name)
+
+
+def _confused(measures: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Measures of the labels whose confusion is drawn."""
+    if classified := measures.get("classification"):
+        return dict(classified)
+    counted = {name: of for name, of in measures.get("clustering", {}).items() if "confusion" in of}
+    best = sorted(counted, key=lambda name: -counted[name]["ari"])[:CONFUSED]
+    return {name: counted[name] for name in best}

@@ -1,0 +1,490 @@
+"""A run under way: model, phases, loader and progress, saved and restored together."""
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import keystr, tree_flatten_with_path
+
+from pyro_fmvae.app.recipes.labelling import labelled_points
+from pyro_fmvae.app.recipes.options import TrainConfig
+from pyro_fmvae.app.runs.run import CHECKPOINT, Run, check_state, fitting
+from pyro_fmvae.capture.playback import compiles
+from pyro_fmvae.data import Batches, Dataset, whole
+from pyro_fmvae.files import checkpoint
+from pyro_fmvae.files.untrusted import check_type, read_json
+from pyro_fmvae.infer.elbo import NotFiniteError
+from pyro_fmvae.infer.ranks import random_digest, world
+from pyro_fmvae.learn.fitting import Progress, Record, Stepping, fit
+from pyro_fmvae.learn.label_spreading import COMPARABLE, comparable, spread_labels
+
+# The best model of a phase by its validation bound, and which model a finished run stands for.
+
+KEPT = "kept.json"
+
+
+TOLERANCE = 0.5, 0.005
+
+
+"""Nats, and share of the bound: by the lesser of them the end of a training may fall short of its best."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment of a training, and how good its model was on validation data.
+
+    Attributes:
+        phase: its name.
+        step: steps taken in the phase.
+        total_steps: steps taken in all phases.
+        value: of the main measure, the higher the better, in nats per point.
+        right: share of the known labels that are predicted right; None where none is trained on.
+        known: number of these labels.
+        left_out: numbers of the validation points that have no finite bound, and that `value` leaves out.
+    """
+
+    phase: str
+    step: int
+    total_steps: int
+    value: float
+    right: float | None = None
+    known: int = 0
+    left_out: tuple[int, ...] = ()
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Moment":
+        """The inverse of ``vars``, also after JSON has made lists of tuples."""
+        return cls(**{**values, "left_out": tuple(values.get("left_out", ()))})
+
+    def worth_more_than(self, other: "Moment", tolerance: float = 0.0) -> bool:
+        """Compare two models of one phase.
+
+        Clearly more labels predicted right decide: more by twice the standard error of the difference of two
+        shares, each of which has one more right and one more wrong, so that a few labels prove nothing.
+        Otherwise the bound decides, if it is greater by more than the tolerance. Bounds are compared only if
+        they are means of the same points. If not, the model with fewer points left out is the better one: a
+        point without a finite bound outweighs all others.
+        """
+        if self.right is not None and other.right is not None:
+            mine, theirs = (
+                (right * self.known + 1) / (self.known + 2) for right in (self.right, other.right)
+            )
+            error = math.sqrt((mine * (1 - mine) + theirs * (1 - theirs)) / self.known)
+            if abs(mine - theirs) > 2 * error:
+                return mine > theirs
+        if self.left_out != other.left_out:
+            return len(self.left_out) < len(other.left_out)
+        return self.value > other.value + tolerance
+
+    def __str__(self) -> str:
+        return f"{self.phase} step {self.step:,}"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best model of a phase so far.
+
+    Attributes:
+        moment: when it was.
+        model: its state dictionary.
+        since: step from which patience counts: that of the model, or the last one at which the phase was not
+            settled.
+    """
+
+    moment: Moment
+    model: dict[str, Tensor]
+    since: int
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for a checkpoint."""
+        return {"moment": vars(self.moment), "model": self.model, "since": self.since}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any] | None) -> "Best | None":
+        """The inverse of :meth:`state_dict`; None of None."""
+        if state is None:
+            return None
+        moment = Moment.from_dict(state["moment"])
+        return cls(moment, state["model"], state.get("since", moment.step))
+
+
+def copied(model: torch.nn.Module) -> dict[str, Tensor]:
+    """A copy of a model's state dictionary."""
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def tolerance(value: float) -> float:
+    """By how much the end may fall short of a best value, in nats."""
+    nats, share = TOLERANCE
+    return min(nats, share * abs(value))
+
+
+@dataclass(frozen=True)
+class SelectedModel:
+    """Which model a finished run stands for, and what there was at the end of its training.
+
+    Attributes:
+        measure: ``elbo``, or ``reconstruction`` of models without a bound; all values are in nats per point.
+        kept, end: the moments of the model that was kept and of the end, which may be one.
+        points: validation points that the values are of, and about as many training points.
+        training, training_at_end: the measure on these training points, of both models.
+        stopped: True if the last phase was ended early.
+        advice: what to try when training and validation parted.
+    """
+
+    measure: str
+    kept: Moment
+    end: Moment
+    points: int
+    training: float
+    training_at_end: float
+    stopped: bool
+    advice: str
+
+    @property
+    def parted(self) -> bool:
+        """True if training went on to model training points better and validation points worse."""
+        return (
+            self.kept != self.end
+            and self.kept.left_out == self.end.left_out
+            and self.training_at_end > self.training + tolerance(self.training)
+            and self.end.value < self.kept.value
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write it into a run's folder, as ``kept.json``."""
+        values = {**vars(self), "kept": vars(self.kept), "end": vars(self.end), "parted": self.parted}
+        text = json.dumps(values, indent=1) + "\n"
+        checkpoint.write_atomically(folder / KEPT, lambda path: path.write_text(text))
+
+    @classmethod
+    def read(cls, folder: Path) -> "SelectedModel | None":
+        """Read it from a run's folder; None if the run is not finished, or compares no models.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        path = folder / KEPT
+        if not path.is_file():
+            return None
+        try:
+            values = read_json(path)
+            moments = {name: Moment.from_dict(values[name]) for name in ("kept", "end")}
+            del values["parted"]
+            found = cls(**{**values, **moments})
+            for part in (found, found.kept, found.end):
+                for one in fields(part):
+                    check_type(one.name, getattr(part, one.name), one.type)
+            return found
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"run: {path} is damaged ({error})") from None
+
+    def summary(self) -> list[str]:
+        """Lines for the closing table: none if the model is that of the end."""
+        if self.kept == self.end:
+            return []
+        early = ", where it was stopped early" if self.stopped else ""
+        return [
+            f"kept: {self.kept}, validation {self._name} {self.kept.value:.2f}; "
+            f"at the end, {self.end}{early}, {self.end.value:.2f}"
+        ]
+
+    def warnings(self) -> list[str]:
+        """A warning for the closing table if training and validation parted."""
+        if not self.parted:
+            return []
+        learnt = "began to learn" if self.stopped else "has learnt"
+        return [
+            f"the model {learnt} the training points by heart: {self._name} of {self.points:,} of them "
+            f"rose from {self.training:.2f} to {self.training_at_end:.2f}, of as many validation points it "
+            f"fell from {self.kept.value:.2f} to {self.end.value:.2f}; {self.advice} would help"
+        ]
+
+    @property
+    def _name(self) -> str:
+        return "ELBO" if self.measure == "elbo" else self.measure
+
+
+CLOCK = ("seconds", "total_seconds", "minutes", "setup", "closing", "by_clock", "spare")  # of the progress
+
+
+EXAMPLES = 1000  # from which the decoder starts
+
+
+LOOKS = 10  # records within the patience
+
+
+OF_A_DISTRIBUTION = "Expected parameter"  # torch's message about parameters that are infinite or not numbers
+
+
+SPARED = 20  # full batches in an epoch from which on compiling for the smaller last one does not pay
+
+
+logger = logging.getLogger("pyro_fmvae")
+
+
+class Trainer:
+    """A run under way: its model, phases, loader and progress, which are saved and restored together.
+
+    Args:
+        run: the run.
+        dataset: its data.
+        device: where to train.
+
+    Attributes:
+        patience: steps without a better validation bound after which a phase ends; 0: never.
+        best: the best model of the phase under way by its validation bound; None before its first record.
+    """
+
+    best: Best | None = None
+
+    def __init__(self, run: Run, dataset: Dataset, device: torch.device) -> None:
+        self.run, self.device = run, device
+        recipe, config = run.recipe, run.config
+        assert config.batch_size is not None
+        torch.manual_seed(config.seed)
+        self.model = run.build_model().to(device)
+        if recipe.misgiving:
+            logger.warning("%s", recipe.misgiving)
+        examples = dataset.train.select(torch.arange(min(EXAMPLES, len(dataset.train))))
+        self.model.start_at(whole(examples, device)[0])
+        self.learning = replace(
+            config.learning(),
+            augmentation=recipe.augmentation(),
+            compile=self._compile(config),
+            compile_from=config.batch_size if len(dataset.train) >= SPARED * config.batch_size else 1,
+            group=world().group,
+        )
+        self.chooser = self._stepping(config)
+        self.phases = recipe.phases(self.model, self.learning)
+        self.patience = config.patience_steps
+        if self.patience:
+            for phase in self.phases:
+                phase.record_every = min(phase.record_every, max(self.patience // LOOKS, 1))
+        labels = taught = None
+        if recipe.labels:
+            labelled = labelled_points(recipe, dataset.train)
+            labels = labelled.labels
+            for line in labelled.scarce:
+                logger.warning("%s", line)
+            taught = spread_labels(dataset.train, labels, recipe.spread)
+            for name, told in zip(recipe.factor_names, (taught != labels).sum(0).tolist(), strict=False):
+                if told:
+                    logger.info("%s: labels spread to %d more training points", name, told)
+            if recipe.spread and (labels < 0).any() and not comparable(dataset.train):
+                logger.info("labels are not spread: that takes %s", COMPARABLE)
+        self.training = replace(dataset.train, labels=labels)
+        """Training rows, with the labels in use."""
+        self.batches = Batches(
+            replace(dataset.train, labels=taught),
+            config.batch_size,
+            seed=config.seed,
+            device=device,
+            indexed=recipe.indexed,
+            full=config.timed and not recipe.indexed,
+        )
+        self.progress = Progress()
+
+    def _compile(self, config: TrainConfig) -> bool:
+        """Decide whether captured steps are compiled from the start."""
+        if config.eager or config.compile is False:
+            return False
+        if config.compile is None and not (config.long and self.device.type == "cpu"):
+            return False
+        if config.compile and (problem := self._problem()):
+            raise ValueError(f"compile: torch.compile does not work here ({problem})")
+        return config.compile or self._works()
+
+    def _stepping(self, config: TrainConfig) -> Stepping | None:
+        """Chooses how steps are taken in trainings with a clock, unless that is given."""
+        if not config.timed or config.eager or config.compile or self.run.recipe.closed_form:
+            return None
+        by_default = config.compile is None and self.device.type == "cpu"
+        return Stepping(self._works if by_default else lambda: False)
+
+    def _works(self) -> bool:
+        """Find out whether steps can be compiled here, and say so if not."""
+        problem = self._problem()
+        if problem:
+            logger.info("steps are not compiled: torch.compile does not work here (%s)", problem)
+        return not problem
+
+    def _problem(self) -> str:
+        """Why ``torch.compile`` does not work on some rank; empty if it works on all."""
+        return next(filter(None, world().texts(compiles(self.device))), "")
+
+    @property
+    def stepping(self) -> str:
+        """Description of how steps are taken."""
+        if self.run.recipe.closed_form:
+            return "in closed form"
+        how = "eager" if self.learning.eager else "captured"
+        if self.learning.compile:
+            how += " and compiled"
+        if self.chooser is not None:
+            how += ", or compiled," if self.run.config.compile is None else ""
+            how += " where that pays"
+        return how + (", networks in bfloat16" if self.learning.autocast else "")
+
+    def records(self, resumed: bool = False) -> Iterator[Record]:
+        """Train from where it stands: see :func:`pyro_fmvae.learn.fitting.fit`.
+
+        Raises:
+            ValueError: training diverged; the message says what to change.
+        """
+        try:
+            yield from fit(self.phases, self.batches, self.progress, resumed, self.chooser)
+        except ValueError as error:
+            text = str(error).partition(", but found invalid values")[0]
+            if not (isinstance(error, NotFiniteError) or text.startswith(OF_A_DISTRIBUTION)):
+                raise
+            phase, step = self.phases[self.progress.phase].name, self.progress.step + 1
+            raise ValueError(f"{phase} diverged at step {step:,}: {text}. {self._advice}") from error
+
+    @property
+    def _advice(self) -> str:
+        """Options to change after training has diverged."""
+        config = self.run.config
+        advice = f"Train with a lower --learning-rate, such as {config.learning_rate / 4:g}"
+        least = getattr(config, "min_scale", None)
+        if least is None or self.run.preprocessing.binary:
+            return advice
+        return f"{advice}, or with a higher --min-scale, such as {10 * least:g}"
+
+    @property
+    def finished(self) -> bool:
+        """True if every phase is done."""
+        return self.progress.phase >= len(self.phases)
+
+    def spend(self, seconds: float) -> None:
+        """Count time before the first step, such as that of choosing options, as time of the training."""
+        self.progress.total_seconds += seconds
+        self.progress.spare -= seconds
+
+    def start(self) -> None:
+        """Take over networks of the run that this one is to start from, if there is one.
+
+        Nothing but that run's checkpoint is read; its model may be another one.
+
+        Raises:
+            ValueError: there is no checkpoint, it is damaged, or its networks have other shapes.
+        """
+        if self.run.recipe.start is None:
+            return
+        folder, prefixes = self.run.recipe.start
+        try:
+            state, _ = checkpoint.load(folder / CHECKPOINT)
+            theirs = _part(state["model"], prefixes)
+        except FileNotFoundError:
+            raise ValueError(f"pretrained: {folder} is no run with a checkpoint") from None
+        except (LookupError, TypeError, AttributeError):
+            raise ValueError(f"pretrained: the checkpoint of {folder} holds no model") from None
+        except ValueError as error:
+            raise ValueError(f"pretrained: {error}") from None
+        ours = _part(self.model.state_dict(), prefixes)
+        for name in (*ours, *theirs):
+            here, there = (tuple(part[name].shape) if name in part else "missing" for part in (ours, theirs))
+            if here != there:
+                raise ValueError(
+                    f"pretrained: {folder} has other networks: {name} is {there} there, {here} here"
+                )
+        self.model.load_state_dict(theirs, strict=False)
+
+    def save(self) -> None:
+        """Write a checkpoint of everything, atomically: of several ranks the first one does it."""
+        if not world().leads:
+            return
+        progress = self.progress
+        state = {
+            "progress": {
+                "phase": progress.phase,
+                "step": progress.step,
+                "total_steps": progress.total_steps,
+                "stopped": progress.stopped,
+            },
+            "batches": self.batches.state_dict(),
+            "model": self.model.state_dict(),
+            "best": None if self.finished or self.best is None else self.best.state_dict(),
+            "phase": None if self.finished else self.phases[progress.phase].state_dict(),
+            "random": {"cpu": torch.get_rng_state(), "cuda": self._cuda_state()},
+        }
+        clock = {name: getattr(progress, name) for name in CLOCK}
+        checkpoint.save(self.run.folder / CHECKPOINT, state, clock)
+
+    def check_ranks(self) -> None:
+        """Check that all ranks have the same numbers, to the bit.
+
+        Raises:
+            RuntimeError: they have not; the message names what differs.
+        """
+        state = {"model": self.model.state_dict(), "phase": self.phases[self.progress.phase].state_dict()}
+        found = {"random numbers": str(random_digest())}
+        for path, leaf in tree_flatten_with_path(state)[0]:
+            if isinstance(leaf, Tensor):
+                content = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+                found[keystr(path)] = hashlib.blake2b(content, digest_size=8).hexdigest()
+        theirs = world().texts(json.dumps(found))
+        if len(set(theirs)) > 1:
+            parsed = [json.loads(text) for text in theirs]
+            names = [name for name in found if len({each.get(name) for each in parsed}) > 1]
+            raise RuntimeError(f"the ranks differ at step {self.progress.total_steps}: {', '.join(names)}")
+
+    def restore(self) -> None:
+        """Take over the last checkpoint, to continue with ``records(resumed=True)``.
+
+        Raises:
+            FileNotFoundError, ValueError: there is no checkpoint, or it is damaged.
+        """
+        state, clock = checkpoint.load(self.run.folder / CHECKPOINT)
+        with fitting(self.run):
+            self._take_over(state, clock)
+
+    def _take_over(self, state: Any, clock: dict[str, Any]) -> None:
+        self.progress = Progress(**state["progress"], **_known(clock))
+        for one in fields(Progress):
+            check_type(one.name, getattr(self.progress, one.name), one.type)
+        if min(self.progress.phase, self.progress.step, self.progress.total_steps) < 0:
+            raise ValueError(f"a number below 0 in {state['progress']}")
+        self.model.match(state["model"])
+        if not self.finished:
+            self.phases[self.progress.phase].enter()
+        check_state(self.model, state["model"])
+        self.model.load_state_dict(state["model"])
+        if not self.finished:
+            self.phases[self.progress.phase].load_state_dict(state["phase"])
+        self.best = Best.from_state(state.get("best"))
+        if self.best is not None:
+            check_state(self.model, self.best.model)
+        if "best" not in state:  # begun by an older version: short batches were not left out either
+            self.patience, self.batches.full = 0, False
+        self.batches.load_state_dict(state["batches"])
+        torch.set_rng_state(state["random"]["cpu"])
+        if self.device.type == "cuda" and state["random"]["cuda"] is not None:
+            torch.cuda.set_rng_state(state["random"]["cuda"], self.device)
+
+    def _cuda_state(self) -> Tensor | None:
+        """State of the random numbers on the GPU that is trained on."""
+        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+
+
+def _part(state: dict[str, Tensor], prefixes: tuple[str, ...]) -> dict[str, Tensor]:
+    """Entries of a model's state dictionary whose names begin so."""
+    return {name: value for name, value in state.items() if name.startswith(prefixes)}
+
+
+def _known(clock: dict[str, Any]) -> dict[str, Any]:
+    """A clock, or none if an entry is unknown or of another type: no checksum guards its file."""
+    hints = {one.name: one.type for one in fields(Progress) if one.name in CLOCK}
+    try:
+        for name, value in clock.items():
+            check_type(name, value, hints[name])
+    except (LookupError, ValueError):
+        return {}
+    return clock

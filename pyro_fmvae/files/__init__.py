@@ -1,0 +1,1 @@
+"""Checkpoints, and limits on what files may do."""

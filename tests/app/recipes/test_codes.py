@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+import torch
+
+from pyro_fmvae.app.recipes import codes_of, configure, true_sources
+from pyro_fmvae.app.recipes.pictures import activity_measures, source_measures
+from pyro_fmvae.data import Batches, Split
+from pyro_fmvae.data.sets.bars import bars_truth
+from pyro_fmvae.data.sets.smileys import load_smiley, smiley
+from pyro_fmvae.distributions import SpikeAndSlab
+from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
+from pyro_fmvae.models.em.binary_em import BinaryEM
+from pyro_fmvae.models.em.spike_and_slab_em import SpikeAndSlabEM
+from pyro_fmvae.models.em.spike_and_slab_rules import MaxRule
+from tests.app.recipes.choices import recipe
+from tests.models.small import binary_data, small_model
+from tests.models.sparse import small_sparse_model
+
+
+def test_a_code_is_the_mean_of_a_gaussian():
+    model, x = small_model((2, 3)), binary_data()
+    assert torch.equal(recipe("fmvae").code(model, x), model.encoder(x)[0])
+
+
+def test_a_sparse_code_has_exact_zeros():
+    model, x = small_sparse_model(), binary_data()
+    q = SpikeAndSlab(*model.encoder(x))
+    code = recipe("vsc").code(model, x)
+    assert torch.equal(code != 0, q.probs > 0.5)
+    assert torch.equal(code[code != 0], q.loc[code != 0])
+    assert 0 < (code == 0).double().mean() < 1
+
+
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_a_binary_code_is_what_is_more_likely_than_not(group_size):
+    model, x = BinarySparseCoding((2, 3), 20, BinaryEM(4, group_size=group_size)).double(), binary_data()
+    torch.nn.init.normal_(model.weight)
+    mean, code = model.posterior(x).mean, recipe("bsc").code(model, x)
+    assert code.dtype == mean.dtype
+    assert torch.equal(code, torch.where(mean > 0.5, 1.0, 0.0))
+    assert 0 < code.mean() < 1
+    assert ((mean > 0.01) & (mean < 0.99)).any()
+
+
+def test_codes_are_decoded_by_what_the_model_has():
+    model, z = small_model((2, 3)), torch.randn(5, 4)
+    assert torch.equal(recipe("vae").decode(model, z), model.observation.mean(model.decoder(z)))
+    em = SpikeAndSlabEM(MaxRule(), 4)
+    coders = {
+        "bsc": BinarySparseCoding((2, 3), 20, BinaryEM(4)),
+        "max-sparse": SpikeAndSlabSparseCoding((2, 3), 20, em),
+    }
+    for name, coder in coders.items():
+        coder.double()
+        assert torch.equal(recipe(name).decode(coder, z), coder.decode(z))
+        assert recipe(name).decode(coder, z[:, None]).shape == (5, 1, 2, 3)
+
+
+def test_codes_of_all_rows_in_order():
+    model, x = small_sparse_model().float(), binary_data().float()
+    with torch.no_grad():
+        expected = recipe("vsc").code(model, x)
+    codes = codes_of(recipe("vsc"), model, Batches(Split(x), 3, shuffle=False))
+    assert codes == pytest.approx(expected, abs=1e-6)
+
+
+def test_true_sources_are_those_of_the_images():
+    assert true_sources(configure(data="mnist"), "valid", 5) is None
+    assert true_sources(configure(data="smiley", hold_out=0.25), "valid", 5) is None
+    assert true_sources(configure(data="smiley"), None, 5) is None
+    sources = true_sources(configure(data="smiley"), "valid", 50)
+    assert sources.shape == (50, 18)
+    labels = load_smiley().valid.labels[:50].numpy()
+    assert ((sources != 0) == np.repeat(labels, (3, 5, 6, 4), axis=1)).all()
+
+
+def test_measures_of_the_sources_themselves():
+    sources = (lambda faces: faces.presence * faces.values)(smiley(2000, 5))
+    codes = torch.from_numpy(sources)
+    found = activity_measures(codes) | source_measures(codes, sources)
+    assert found["active_latents"] == 18
+    assert found["share_on"] == pytest.approx(0.5, abs=0.02)
+    named = found["sources"]
+    assert [named[name] for name in ("active", "eyes", "mouth", "hat", "bowtie")] == [18, 3, 5, 6, 4]
+    assert named["block_concentration"] > 0.8
+    assert source_measures(codes, None) == source_measures(codes[:1], sources[:1]) == {}
+
+
+def test_codes_that_are_off_everywhere():
+    codes, sources = torch.zeros(30, 4), np.random.default_rng(0).normal(size=(30, 18))
+    found = activity_measures(codes) | source_measures(codes, sources)
+    assert (found["active_latents"], found["share_on"], found["sources"]["active"]) == (0, 0, 0)
+    assert found["sources"]["block_concentration"] is None
+
+
+def test_measures_of_units():
+    """Those of the truth in another order and length, one of them upside down, and one that is no bar."""
+    truth = bars_truth("bars-max").dictionary.flatten(1)
+    units = torch.cat([truth.flip(0) * torch.linspace(0.1, 2, 8)[:, None], torch.ones(1, 16)])
+    model = BinarySparseCoding((4, 4), 20, BinaryEM(9))
+    model.weight.data, model.log_scale.data = units.T.contiguous(), torch.tensor(0.3).log()
+    of_bars, of_others = recipe("bsc", data="bars-max"), recipe("bsc", data="bars-max.npz")
+    assert of_bars._unit_measures(model) == {"units": 9, "noise": pytest.approx(0.3), "recovered": 8}
+    model.weight.data[:, 2] *= -1
+    assert of_bars._unit_measures(model)["recovered"] == 7
+    assert of_bars.summary(model) == ["units: 9, standard deviation of the noise: 0.3, recovered units: 7"]
+    assert of_others._unit_measures(model).keys() == {"units", "noise"}
+    assert of_others.summary(model) == ["units: 9, standard deviation of the noise: 0.3"]

@@ -1,0 +1,124 @@
+import math
+from dataclasses import fields
+
+import pytest
+
+from pyro_fmvae.app.recipes.fmvae import FMVAEOptions
+from pyro_fmvae.app.recipes.options import LARGEST, PHASES
+from pyro_fmvae.app.recipes.registry import configure, models_with
+from pyro_fmvae.learn.learning import Learning
+
+NUMBERS = [
+    *[
+        (name, value)
+        for name in ("factor_dim", "batch_size", "free_steps", "pseudo_inputs")
+        for value in (0, -1, LARGEST + 1)
+    ],
+    *[(f"{phase}_iterations", value) for phase in PHASES for value in (-1, LARGEST + 1)],
+    *[("seed", value) for value in (-1, LARGEST + 1)],
+    *[("labels", value) for value in (-0.1, 1.1, math.nan)],
+    *[(name, value) for name in ("factors", "hidden") for value in ((), (0,), (2, -1), (LARGEST + 1,))],
+    *[
+        (name, value)
+        for name in ("c0", "s0", "a0", "b0", "learning_rate")
+        for value in (0.0, math.nan, math.inf)
+    ],
+    *[("max_minutes", value) for value in (0.0, -1.0, math.nan, math.inf)],
+    *[("time_limit", value) for value in (-1.0, math.nan, math.inf)],
+    *[("delay", value) for value in (-1.0, math.nan, math.inf)],
+    *[("forgetting", value) for value in (0.5, 1.1, math.nan)],
+    *[("first_step", value) for value in (0.0, 1.1, math.nan)],
+    *[("label_weight", value) for value in (-1.0, math.nan, math.inf)],
+    *[("kl_weight", value) for value in (0.0, math.nan)],
+    *[("label_distance", value) for value in (-1.0, math.nan, math.inf)],
+    *[("independence_weight", value) for value in (-1.0, math.nan, math.inf)],
+    *[("free_from", value) for value in (-0.1, 1.1, math.nan)],
+    *[("kl_annealing", value) for value in (-0.1, 1.1, math.nan)],
+    *[("augment_until", value) for value in (-0.1, 1.1, math.nan)],
+    *[
+        (name, value)
+        for name in ("weight_decay", "distortion", "augmentation")
+        for value in (-1.0, math.nan, math.inf)
+    ],
+    *[("pretrain_kl_weight", value) for value in (0.0, math.nan, math.inf)],
+    ("prior_restarts", 0),
+    *[("hold_out", value) for value in (-0.1, 1.0, math.nan)],
+    *[
+        (name, value)
+        for name in ("width", "min_scale", "max_scale")
+        for value in (0.0, -1.0, math.nan, math.inf)
+    ],
+    ("label_names", ()),
+    ("m0", math.nan),
+    *[(name, value) for name in ("latent_dim", "starts", "sweeps") for value in (0, LARGEST + 1)],
+    *[("group_size", value) for value in (0, 11)],
+    *[
+        (name, value)
+        for name in ("restart_every", "reseed_every", "preselect")
+        for value in (-1, LARGEST + 1)
+    ],
+    *[(name, value) for name in ("patch_size", "patches") for value in (1, LARGEST + 1)],
+    *[("temperature", value) for value in (0.9, math.nan, math.inf)],
+    *[("em_forgetting", value) for value in (0.5, 1.1, math.nan)],
+]
+
+
+@pytest.mark.parametrize(("name", "value"), NUMBERS)
+def test_number_out_of_range(name, value):
+    with pytest.raises(ValueError, match=f"^{name}: expected"):
+        configure(models_with(name)[0], **{name: value})
+
+
+def test_unknown_model():
+    with pytest.raises(
+        ValueError,
+        match=r"^model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, mixture, got 'no'$",
+    ):
+        configure("no")
+
+
+@pytest.mark.parametrize("compile", [None, False, True])
+@pytest.mark.parametrize("eager", [False, True])
+def test_eager_steps_cannot_be_compiled(eager, compile):
+    if eager and compile:
+        with pytest.raises(ValueError, match=r"^compile: eager steps cannot be compiled$"):
+            configure(eager=eager, compile=compile)
+    else:
+        assert configure(eager=eager, compile=compile).eager is eager
+
+
+def test_budgets_in_iterations():
+    config = configure(pretrain_iterations=1, prior_iterations=2, joint_iterations=3, refine_iterations=0)
+    assert [budget.iterations for budget in config.budgets().values()] == [1, 2, 3, 0]
+
+
+def test_step_sizes_of_statistics():
+    rate = configure("bsc", em_forgetting=0.75).em_rate
+    assert [rate(step) for step in (0, 1, 14)] == pytest.approx([2**-0.75, 3**-0.75, 1 / 8])
+
+
+def test_what_phases_share_is_what_was_asked_for():
+    """Every option that has the name of one of theirs, and those that have another name there."""
+    given = {
+        **{
+            "learning_rate": 0.5,
+            "final_learning_rate": 0.25,
+            "weight_decay": 0.1,
+            "prior_learning_rate": 0.3,
+        },
+        **{
+            "label_weight": 7.0,
+            "label_distance": 5.0,
+            "kl_weight": 3.0,
+            "independence_weight": 2.0,
+            "free_from": 0.4,
+        },
+        **{"kl_annealing": 0.6, "pretrain_kl_weight": 0.7, "augment_until": 0.8, "restart_every": 9},
+        **{"views": 3},
+        **{"recompute": True, "eager": True, "full_starts": True, "independent_start": True},
+    }
+    learning = configure(**given, prior_restarts=4).learning()
+    assert {name: getattr(learning, name) for name in given} == given
+    assert learning.restarts == 4
+    shared = {option.name for option in fields(FMVAEOptions)} & {option.name for option in fields(Learning)}
+    assert shared - set(given) == {"augmentation", "compile", "autocast"}  # set elsewhere, or of another type

@@ -1,0 +1,382 @@
+"""Tables without networks, through the command line and in Python."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import pyro_fmvae
+from pyro_fmvae import figures
+from pyro_fmvae.app.recipes.registry import DEFAULT, choose_model
+from pyro_fmvae.app.recipes.table_mixture import categories_of, numbers_tried
+from pyro_fmvae.app.runs import Run
+from pyro_fmvae.data import Kind, Preprocessing
+from tests.small_runs import command, succeed, write_files
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+SIZE = 90
+
+
+def write(path, missing=True):
+    """Three kinds in numbers and words, a constant column, and missing entries."""
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(0, 3, SIZE)
+    lines = ["length,colour,width,same,label:kind"]
+    for row, kind in enumerate(kinds):
+        numbers = [f"{rng.normal(4.0 * kind, 1.0):.4f}", f"{100 * rng.normal(kind == 1, 0.3):.4f}"]
+        if missing and row % 10 == 0:
+            numbers[row % 20 // 10] = ("NA", "", "?")[row % 3]
+        colour = ("red", "green", "blue")[kind] if rng.random() < 0.9 else "red"
+        lines.append(f"{numbers[0]},{colour},{numbers[1]},7.5,{('ant', 'bee', 'cat')[kind]}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("table")
+    write(folder / "a.csv")
+    out = succeed("train", "--data", folder / "a.csv", "--labels", 5, "--out", folder / "run")
+    return folder, out
+
+
+def test_a_small_table_is_learnt_without_networks(trained):
+    folder, out = trained
+    assert "learnt without networks, by --model mixture; for networks give --model fmvae" in out
+    assert "columns left out: same" in out and "kind predicted by: mixture" in out
+    config = json.loads((folder / "run" / "config.json").read_text())
+    assert config["model"] == "mixture" and config["ignore"] == ["same"]
+    assert config["factors"] == [3, 3] and config["covariance"] in ("full", "diagonal")
+    assert (folder / "run" / "figures" / "columns.png").exists()
+    assert "Shares of the categories in each component" in (folder / "run" / "report.html").read_text()
+
+
+def test_grades_and_truth_values_are_categories():
+    x = np.stack([np.tile([3.0, 7, 9, 3], 25), np.linspace(0, 1, 100)], 1)
+    table = Preprocessing.standardizing(x, True, unskew=True)
+    assert categories_of(table) == [("3", "7", "9"), ()]
+    binary = Preprocessing(Kind.BINARY, (2,))
+    assert categories_of(binary) == [("0", "1")] * 2
+    worded = Preprocessing.standardizing(x[:, 1:], True, levels=(("blue", "red"),))
+    assert categories_of(worded) == [("blue", "red")]
+
+
+def test_probes_need_latents(trained):
+    status, _, err = command("evaluate", trained[0] / "run", "--probes")
+    assert status and "run: --probes needs latents" in err and "is a mixture, which has none" in err
+
+
+def test_a_folder_that_exists_is_refused_before_the_data_are_read(trained):
+    status, _, err = command("train", "--data", "nowhere.csv", "--out", trained[0] / "run")
+    assert status and "exists already, and runs are never overwritten" in err
+
+
+def test_words_are_drawn_by_their_shares(trained, monkeypatch):
+    """Those of each column add up to 1 in every component."""
+    folder, _ = trained
+    run = Run.open(folder / "run")
+    seen = []
+    monkeypatch.setattr(figures, "column_means", lambda *arguments: seen.append(arguments))
+    monkeypatch.setattr(figures, "training_curves", lambda *_: None)
+    model = run.load_model(torch.device("cpu"))
+    run.recipe.draw_figures(model, run.load_data().test, "test", [])
+    factors, words, unit = seen[-1]
+    assert unit == "share" and set(words) == {"colour: blue", "colour: green", "colour: red"}
+    shares = factors.decode(factors.means[0]).cpu().numpy()
+    np.testing.assert_allclose(shares.sum(1), 1)
+    codes = model.codes(run.load_data().train.observations)[:, -1].numpy()
+    x = run.load_data().train.observations
+    for component in range(len(shares)):
+        of_component = x[codes == component, 1].int()
+        assert shares[component].argmax() == of_component.bincount(minlength=3).argmax()
+
+
+def test_labels_of_words_are_predicted(trained):
+    folder, _ = trained
+    result = json.loads(succeed("evaluate", folder / "run", "--data", folder / "a.csv", "--num-samples", 2))
+    assert result["accuracy"]["kind"] > 0.9
+    assert result["importance_weighted"] == pytest.approx(result["collapsed"])
+    run = pyro_fmvae.load(folder / "run")
+    rows = np.array([[4.0, np.nan, 100.0, 7.5], [8.0, np.nan, np.nan, 7.5]])
+    assert run.predict(rows)["kind"].tolist() == ["bee", "cat"]
+
+
+def test_all_commands_agree_on_the_prediction(trained):
+    """The codes are those of the classifiers' weighted mean; the mixture by itself has others."""
+    folder, _ = trained
+    run = pyro_fmvae.load(folder / "run")
+    rng = np.random.default_rng(1)
+    rows = np.stack(
+        [rng.uniform(-2, 10, 60), rng.integers(0, 3, 60), rng.uniform(-50, 150, 60), 0 * rng.random(60)], -1
+    )
+    predicted, encoded = run.predict(rows)["kind"], run.encode(rows)
+    assert [("ant", "bee", "cat")[code] for code in encoded["codes"][:, 0]] == predicted.tolist()
+    assert encoded["responsibilities_0"].argmax(-1).tolist() == encoded["codes"][:, 0].tolist()
+    for value in ("ant", "bee", "cat"):
+        chosen = predicted == value
+        assert run.edit(rows, kind=value)[chosen] == pytest.approx(
+            run.decode(encoded["mean"])[chosen], abs=1e-3
+        )
+    own = run.model.own_predictions(
+        run.model.table(run.model.observations(run.rows(rows).observations)).softmax(-1)
+    )
+    assert (own[0].argmax(-1).numpy() != encoded["codes"][:, 0]).any()
+
+
+def test_in_python_rows_are_rows(trained):
+    folder, _ = trained
+    run = pyro_fmvae.load(folder / "run")
+    rows = np.array([[4.1, 1.0, np.nan, 7.5]])
+    filled = run.decode(run.encode(rows)["mean"])
+    assert filled[0, [0, 3]] == pytest.approx([4.1, 7.5], abs=1e-3) and 50 < filled[0, 2] < 150
+    moved = run.edit(rows, kind="cat")
+    assert moved[0, 0] > 6
+    drawn = run.sample(200, {"kind": "ant"})
+    assert set(drawn["words_1"]) <= {"red", "green", "blue"} and abs(np.median(drawn["x"][:, 0])) < 1
+    far = run.score(np.array([[4.0, 1.0, 100.0, 7.5], [40.0, 1.0, 100.0, 7.5]]))["iwae"]
+    assert far[1] > far[0] + 5
+
+
+def test_draws_are_written_with_words_in_their_columns(trained, tmp_path):
+    folder, _ = trained
+    for ending in ("csv", "npz"):
+        succeed("sample", folder / "run", "--grid", "2x3", "--out", tmp_path / f"drawn.{ending}")
+    with (tmp_path / "drawn.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with np.load(tmp_path / "drawn.npz") as archive:
+        assert [row["colour"] for row in rows] == archive["words_1"].tolist()
+        assert [float(row["width"]) for row in rows] == archive["x"][:, 2].tolist()
+    assert list(rows[0])[:6] == ["length", "colour", "width", "same", "kind code", "kind value"]
+    assert not any(name.startswith(("words", "z")) for name in rows[0])
+
+
+def test_a_run_with_a_time_limit_by_default_can_be_trained_by_the_clock(trained, tmp_path):
+    folder, _ = trained
+    config = folder / "run" / "config.json"
+    assert json.loads(config.read_text())["time_limit"] > 0
+    succeed("train", "--config", config, "--max-minutes", 0.01, "--out", tmp_path / "run")
+    again = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (again["max_minutes"], again["time_limit"]) == (0.01, None)
+
+
+def test_encoded_rows_are_filled_in_under_their_names(trained, tmp_path):
+    """What was known comes back to the digit, in its units and words; nothing is missing."""
+    folder, _ = trained
+    succeed("encode", folder / "run", "--data", folder / "a.csv", "--out", tmp_path / "out.csv")
+    given, found = (
+        list(csv.DictReader(path.read_text().splitlines()))
+        for path in (folder / "a.csv", tmp_path / "out.csv")
+    )
+    assert list(found[0])[-4:] == ["length", "colour", "width", "same"]
+    for before, after in zip(given, found, strict=True):
+        assert after["colour"] == before["colour"] and float(after["same"]) == 7.5
+        for name in ("length", "width"):
+            if before[name] in ("NA", "", "?"):
+                assert -100 < float(after[name]) < 250
+            else:
+                assert after[name] == str(float(before[name]))
+
+
+@pytest.mark.parametrize("ending", [".csv", ".npy"])
+def test_known_numbers_are_copied_and_others_stay_near_what_was_seen(tmp_path, ending):
+    """Tails that a power squeezes beyond float32, and gaps whose expectation lies beyond a power's range."""
+    rng = np.random.default_rng(1)
+    zeros = np.where(rng.random(300) < 0.7, 0, rng.lognormal(5, 1, 300))
+    x = np.stack([zeros, 1 / (0.02 + rng.random(300))], 1)
+    x = np.column_stack([x, -(x[:, 1] ** 2), np.exp(0.3 * rng.normal(size=300)) * x[:, 1]]).round(4)
+    x[10, 0], x[20, 1] = 9e6, 1e5
+    gaps = np.where(rng.random(x.shape) < 0.15, np.nan, x)
+    gaps[[10, 20], [0, 1]] = 9e6, 1e5
+    run = pyro_fmvae.train(gaps, out=tmp_path / "run", valid=0, test=0, max_minutes=0.1)
+    low, high = np.nanmin(gaps, 0), np.nanmax(gaps, 0)
+    margin = (high - low) / 2
+    assert (low[:2] >= 0).all() and high[2] < 0
+
+    def assert_near(found):
+        assert (found >= low - margin).all() and (found <= high + margin).all()
+        assert (found[:, [0, 1, 3]] >= low[[0, 1, 3]] / 2).all() and (found[:, 2] <= high[2] / 2).all()
+
+    known, decoded = ~np.isnan(gaps), run.decode(run.encode(gaps)["mean"])
+    assert_near(decoded)
+    np.testing.assert_allclose(decoded[known], gaps[known], rtol=2e-4, atol=1e-3)
+    assert_near(run.sample(20_000)["x"])
+    assert_near(run.decode(np.full((2, 4), [[-1e3], [1e3]])))
+    new = np.concatenate([gaps, [[1e12 + 0.125, 3, -7e9, np.nan]]])
+    path = tmp_path / f"new{ending}"
+    np.savetxt(path, new, "%.17g", ",") if ending == ".csv" else np.save(path, new)
+    succeed("encode", tmp_path / "run", "--data", path, "--out", tmp_path / "out.csv")
+    written = np.genfromtxt(tmp_path / "out.csv", delimiter=",", skip_header=1)[:, -4:]
+    known = ~np.isnan(new)
+    np.testing.assert_array_equal(written[known], new[known])
+    assert_near(np.where(known, np.clip(new, low, high), written))
+
+
+def test_values_that_training_did_not_have_count_as_missing(tmp_path, caplog):
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"size": rng.normal(9, 2, 80), "rooms": rng.integers(1, 6, 80)})
+    frame["colour"] = np.where(frame["size"] > 9, "red", "blue")
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    succeed("train", "--data", tmp_path / "a.csv", "--out", tmp_path / "run", "--factors", 2)
+    odd = frame.astype(object)
+    odd.loc[2:3, "colour"], odd.loc[4, "rooms"], odd.loc[5, "size"] = "green", 9, "large"
+    gaps = odd.copy()
+    gaps.loc[2:3, "colour"], gaps.loc[4, "rooms"], gaps.loc[5, "size"] = None, None, None
+    said = [
+        "1 field of column 'size' counts as missing: training had no 'large'",
+        "1 field of column 'rooms' counts as missing: training had no '9'",
+        "2 fields of column 'colour' count as missing: training had no 'green'",
+    ]
+    results = []
+    for number, table in enumerate((odd, gaps)):
+        path = tmp_path / f"new{number}.csv"
+        table.to_csv(path, index=False)
+        caplog.clear()
+        result = json.loads(succeed("evaluate", tmp_path / "run", "--data", path))
+        assert sorted(caplog.messages) == ([] if number else sorted(f"{path}: {line}" for line in said))
+        for name in ("score", "encode"):
+            succeed(name, tmp_path / "run", "--data", path, "--out", tmp_path / f"{name}{number}.csv")
+        results.append((result, (tmp_path / f"score{number}.csv").read_text()))
+    assert results[0] == results[1]
+    first, second = (pd.read_csv(tmp_path / f"encode{number}.csv") for number in range(2))
+    assert first["rooms"][4] == 9 and second["rooms"][4] in range(1, 6)  # what is known is copied
+    pd.testing.assert_frame_equal(first.drop(index=4), second.drop(index=4))
+    run = pyro_fmvae.load(tmp_path / "run")
+    caplog.clear()
+    scores = [run.score(table)["elbo"] for table in (odd, gaps)]
+    np.testing.assert_array_equal(*scores)
+    assert sorted(caplog.messages) == sorted(f"array: {line}" for line in said)
+
+
+def test_clusters_are_found_without_labels(trained, tmp_path):
+    folder, _ = trained
+    out = succeed("train", "--data", folder / "a.csv", "--starts", 1, "--out", tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    assert run.recipe.factors[0] >= 3 and run.recipe.labels == 0 and "components in use" in out
+
+
+def test_ignored_columns_may_hold_names_and_dates(trained, tmp_path):
+    folder, _ = trained
+    header, *lines = (folder / "a.csv").read_text().splitlines()
+    rows = [
+        f"{line},person {row},2024-{row // 28 + 1:02d}-{row % 28 + 1:02d}" for row, line in enumerate(lines)
+    ]
+    table, new, run = tmp_path / "a.csv", tmp_path / "new.csv", tmp_path / "run"
+    table.write_text("\n".join([f"{header},full name,day", *rows]))
+    new.write_text(
+        "\n".join([f"{header},full name,day", "4.1,red,90,7.5,bee,7,2025", "?,blue,1,7.5,,Ann,no"])
+    )
+    arguments = ("--data", table, "--labels", 5, "--factors", 3, "--covariance", "diagonal")
+    status, _, err = command("train", *arguments, "--ignore", "same,day", "--out", run)
+    assert status == 2 and "at most 50 can be categories; leave it out with --ignore 'full name'" in err
+    out = succeed(
+        "train", *arguments, "--ignore", "same,full name,day", "--joint-iterations", 20, "--out", run
+    )
+    assert "columns left out: same, full name, day" in out
+    assert Run.open(run).preprocessing.ignored == (3, 4, 5)
+    succeed("evaluate", run, "--num-samples", 2)
+    succeed("score", run, "--data", new, "--num-samples", 2, "--out", tmp_path / "scores.npz")
+    elbo = np.load(tmp_path / "scores.npz")["elbo"]
+    assert elbo.shape == (2,) and np.isfinite(elbo).all()
+
+
+def test_runs_whose_columns_were_transformed_in_another_way_say_so(tmp_path):
+    table, run = tmp_path / "a.csv", tmp_path / "run"
+    numbers = np.exp(np.random.default_rng(0).normal(size=(60, 2)))
+    table.write_text("\n".join(["u,v", *(f"{u},{v}" for u, v in numbers)]))
+    succeed("train", "--data", table, "--factors", 2, "--covariance", "diagonal", "--out", run)
+    values = json.loads((run / "config.json").read_text())
+    values["derived"]["preprocessing"]["powers"]["power"][0] += 1.234e-5
+    (run / "config.json").write_text(json.dumps(values))
+    status, _, err = command("evaluate", run)
+    assert status == 2 and "or an older version started it" in err
+    assert json.loads(succeed("evaluate", run, "--data", table))["n"] == 60
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--factors", "2,2,2"), "factors: expected one number of components, got"),
+        (
+            ("--ignore", "nothing"),
+            "ignore: expected columns out of length, colour, width, same, got 'nothing'",
+        ),
+        (("--ignore", "length,colour,width,4"), "data: expected a column whose values differ"),
+        (("--latent-dim", "3"), "latent_dim: an option of"),
+        (
+            ("--factors", "2", "--weight-decay", "0.5"),
+            "weight_decay: an option of training by gradients, without effect here",
+        ),
+    ],
+)
+def test_bad_options(trained, tmp_path, options, message):
+    folder, _ = trained
+    arguments = ("--data", folder / "a.csv", "--model", "mixture", "--out", tmp_path / "run", *options)
+    status, _, err = command("train", *arguments)
+    assert status == 2 and message in err and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("least", "expected"),
+    [
+        (1, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 19, 22, 26, 31, 37, 44, 50]),
+        (44, [44, 50]),
+        (60, [60]),
+    ],
+)
+def test_numbers_of_components_that_are_tried(least, expected):
+    assert numbers_tried(least) == expected
+
+
+def test_a_prior_that_is_given_is_kept(trained, tmp_path):
+    folder, _ = trained
+    common = ("--data", folder / "a.csv", "--factors", 3, "--covariance", "full")
+    for options in (("--component-variance", 0.1), ()):
+        out = tmp_path / str(len(options))
+        succeed("train", *common, *options, "--out", out)
+        config = json.loads((out / "config.json").read_text())
+        assert config["component_variance"] == (0.1 if options else None)
+        model = Run.open(out).load_model(torch.device("cpu"))
+        assert (model.learnt is None) == bool(options)
+
+
+def test_pictures_are_refused(tmp_path):
+    files = write_files(tmp_path)
+    status, _, err = command(
+        "train", "--data", files["grey"], "--model", "mixture", "--out", tmp_path / "run"
+    )
+    assert status == 2 and "model: mixture learns tables; for pictures give --model fmvae" in err
+
+
+def test_networks_refuse_what_only_mixtures_take(trained, tmp_path):
+    folder, _ = trained
+    status, _, err = command(
+        "train", "--data", folder / "a.csv", "--model", "fmvae", "--out", tmp_path / "run"
+    )
+    assert status == 2 and "expected a number, got" in err
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "factors", "expected"),
+    [
+        ("csv", (), None, "mixture"),
+        ("table", (), None, "mixture"),
+        ("table", ("labels", "seed"), (3,), "mixture"),
+        ("table", (), (2, 2), DEFAULT),
+        ("table", ("network",), None, DEFAULT),
+        ("table", ("learning_rate",), None, DEFAULT),
+        ("binary", (), None, DEFAULT),
+        ("grey", (), None, DEFAULT),
+    ],
+)
+def test_the_model_of_data(tmp_path, kind, given, factors, expected):
+    assert choose_model(str(write_files(tmp_path)[kind]), given, factors) == expected
+
+
+def test_large_tables_and_named_data_get_networks(tmp_path):
+    for name, shape in (("wide", (20, 101)), ("long", (20_001, 2))):
+        np.savez(tmp_path / f"{name}.npz", x=np.random.default_rng(0).normal(size=shape))
+        assert choose_model(str(tmp_path / f"{name}.npz")) == DEFAULT
+    assert choose_model("smiley") == choose_model("mnist") == DEFAULT
