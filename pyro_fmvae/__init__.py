@@ -16,8 +16,9 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES and _HOMES[name] != __name__:
-        value = getattr(import_module(str(_HOMES[name])), name)
+    if name in _HOMES:
+        home = import_module(str(_HOMES[name]))
+        value = getattr(home, name) if hasattr(home, name) else import_module(f"{home.__name__}.{name}")
     elif not name.startswith("_") and find_spec(f"{__name__}.{name}"):
         value = import_module(f"{__name__}.{name}")
     else:

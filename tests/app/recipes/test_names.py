@@ -9,9 +9,11 @@ from pyro_fmvae import models
 from pyro_fmvae.app.recipes import RECIPES
 
 PACKAGE = Path(__file__).resolve().parent.parent.parent.parent / "pyro_fmvae"
-AT_HOME = ("recipes", "models", "learn")  # where models are known by name
+AT_HOME = ("app/recipes", "models", "learn")  # where models are known by name
 OUTSIDE = [
-    path for path in sorted(PACKAGE.rglob("*.py")) if path.relative_to(PACKAGE).parts[0] not in AT_HOME
+    path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if not path.relative_to(PACKAGE).as_posix().startswith(AT_HOME)
 ]
 MODELS = {name for name in models.__all__ if isinstance(getattr(models, name), type)}
 
