@@ -1,4 +1,4 @@
-"""Draw the plate diagram of docs/model.md from the model itself.
+"""Draw the plate diagram of docs/models/model.md from the model itself.
 
     python docs/draw_model.py
 

@@ -2,7 +2,7 @@
 
     python examples/from_pyro.py [--steps 1500] [--natural-steps 60] [--seed 1] [--picture from-pyro.png]
 
-The page "From Pyro's tutorial to here" (docs/from-pyro.md) explains the program. Both runs start from the
+The page docs/start/from-pyro.md explains the program. Both runs start from the
 same seed. Seconds are processor time, and exclude the first step, which builds the guide. The bound of a step
 is that of its own draw; Pyro's is also averaged at the end, over 500 draws.
 """

@@ -1,4 +1,4 @@
-"""Variations of training that gained nothing on statically binarised MNIST; results: docs/results.md.
+"""Variations of training that gained nothing on statically binarised MNIST: docs/reference/results.md.
 
     python examples/variations.py averages RUN --data-root DIR --learning-rate 1e-3
     python examples/variations.py collapsed RUN --data-root DIR --final-learning-rate 1e-6 --iterations 6000

@@ -1,4 +1,4 @@
-"""docs/api.md documents every face of the package, and built pages need no network."""
+"""docs/reference/api.md documents every face of the package, and built pages need no network."""
 
 import ast
 import configparser
@@ -26,10 +26,10 @@ def test_api_page_lists_every_face():
         if "__all__" in path.read_text(encoding="utf-8")
     }
     listed = re.findall(
-        r"^\.\. automodule:: (\S+)$", (ROOT / "docs/api.md").read_text(encoding="utf-8"), re.M
+        r"^\.\. automodule:: (\S+)$", (ROOT / "docs/reference/api.md").read_text(encoding="utf-8"), re.M
     )
     assert len(listed) == len(set(listed)), "a module is listed twice"
-    assert sorted(faces - set(listed)) == [], "missing: '.. automodule:: NAME' in docs/api.md"
+    assert sorted(faces - set(listed)) == [], "missing: '.. automodule:: NAME' in docs/reference/api.md"
     assert all(importlib.util.find_spec(name) for name in listed)
 
 
@@ -65,7 +65,7 @@ def test_a_built_page_loads_nothing_and_draws_its_formulas(tmp_path):
     pytest.importorskip("ziamath", reason="ziamath draws formulas: pip install '.[dev]'")
     source, built = tmp_path / "source", tmp_path / "built"
     source.mkdir()
-    page = (ROOT / "docs/measures.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/concepts/measures.md").read_text(encoding="utf-8")
     (source / "measures.md").write_text(page, encoding="utf-8")
     options = ["-q", "-b", "html", "-c", str(ROOT / "docs"), "-D", "root_doc=measures"]
     subprocess.run([sys.executable, "-m", "sphinx", *options, str(source), str(built)], check=True)

@@ -11,8 +11,8 @@ from pyro_fmvae.app.commands import all_commands
 from pyro_fmvae.app.commands.parser import Parser
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = re.findall(r"`pyro-fmvae ([^`]+)`", (ROOT / "docs/how-to.md").read_text(encoding="utf-8"))
-ERRORS = re.findall(r"^```text\n(.+)\n```$", (ROOT / "docs/faq.md").read_text(encoding="utf-8"), re.M)
+COMMANDS = re.findall(r"`pyro-fmvae ([^`]+)`", (ROOT / "docs/start/how-to.md").read_text(encoding="utf-8"))
+ERRORS = re.findall(r"^```text\n(.+)\n```$", (ROOT / "docs/start/faq.md").read_text(encoding="utf-8"), re.M)
 
 
 @pytest.mark.parametrize("text", COMMANDS)

@@ -9,16 +9,16 @@ from tests.scripts import imported
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
-    "mnist": "results.md",
-    "mnist-quarter": "notebook/2026-11-22-a-quarter-of-the-iterations.md",
-    "omniglot": "results.md",
-    "omniglot-quarter": "notebook/2026-11-22-a-quarter-of-the-iterations.md",
-    "clusters": "results.md",
-    "dynamic": "results.md",
-    "characters": "results.md",
-    "generalisation": "results.md",
-    "codes": "vsc.md",
-    "outliers": "outliers.md",
+    "mnist": "reference/results.md",
+    "mnist-quarter": "notes/2026-11-22-a-quarter-of-the-iterations.md",
+    "omniglot": "reference/results.md",
+    "omniglot-quarter": "notes/2026-11-22-a-quarter-of-the-iterations.md",
+    "clusters": "reference/results.md",
+    "dynamic": "reference/results.md",
+    "characters": "reference/results.md",
+    "generalisation": "reference/results.md",
+    "codes": "models/vsc.md",
+    "outliers": "concepts/outliers.md",
 }
 ROWS = ROOT / "docs" / "rows"
 

@@ -19,11 +19,11 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        ("tutorial.md", "of the kinds found"),
-        ("comparison.md", "assignment in the model"),
-        ("latents-of-points.md", ""),
-        ("chains.md", ""),
-        ("streams.md", ""),
+        ("start/tutorial.md", "of the kinds found"),
+        ("concepts/comparison.md", "assignment in the model"),
+        ("models/latents-of-points.md", ""),
+        ("models/chains.md", ""),
+        ("guides/streams.md", ""),
     ],
 )
 def test_page_runs(page, words, capsys):
@@ -34,7 +34,7 @@ def test_page_runs(page, words, capsys):
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_families")
 def test_page_from_pyro_prints_its_plans(capsys):
-    run_blocks("from-pyro.md")
+    run_blocks("start/from-pyro.md")
     first, drawn, exact = capsys.readouterr().out.split("site  ")[1:]
     assert re.findall(r"^(\w+) .* (exact|drawn|summed out)\b", first, re.M) == [
         ("weights", "exact"),
@@ -50,8 +50,8 @@ def test_page_from_pyro_prints_its_plans(capsys):
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        pytest.param("own-table.md", r"(1[67]\d) of 178 growers are right", marks=pytest.mark.slow),
-        ("own-pictures.md", r"\d+% of the labels are right"),
+        pytest.param("start/own-table.md", r"(1[67]\d) of 178 growers are right", marks=pytest.mark.slow),
+        ("start/own-pictures.md", r"\d+% of the labels are right"),
     ],
 )
 def test_page_on_own_data_runs(page, words, capsys, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from own_data_baselines import CLASSIFIERS, CLUSTERERS, DETECTORS, K_MEANS, MAJO
 from own_data_sets import CLUSTERS, LABELS, OUTLIERS, SETS
 
 OURS, OURS_K = "pyro_fmvae", "pyro_fmvae, K given"
-BEST = "nearest, or elbo of a table"  # the score that docs/outliers.md names
+BEST = "nearest, or elbo of a table"  # the score that docs/concepts/outliers.md names
 SCORES = ("nearest", "elbo", "kl", "reconstruction", "iwae")
 FEW = 20  # labels a class
 CLOSE = 0.02  # to the best baseline

@@ -1,4 +1,4 @@
-"""Measures of a trained model; `docs/measures.md` defines them."""
+"""Measures of a trained model; `docs/concepts/measures.md` defines them."""
 
 from pyro_fmvae.evaluate.agreement import (
     Coding,

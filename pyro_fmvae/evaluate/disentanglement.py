@@ -1,7 +1,7 @@
 """Disentanglement of blocks and properties: mutual information, MIG, DCI, accuracy of single codes.
 
 Public implementations of these measures differ in their definition of a code, their estimators and their
-predictors, so every choice is stated here. ``docs/measures.md`` has the formulae.
+predictors, so every choice is stated here. ``docs/concepts/measures.md`` has the formulae.
 """
 
 from __future__ import annotations

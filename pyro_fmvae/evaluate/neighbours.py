@@ -1,4 +1,4 @@
-"""Distance to the nearest training point, as an outlier score (see `docs/outliers.md`)."""
+"""Distance to the nearest training point, as an outlier score (see `docs/concepts/outliers.md`)."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

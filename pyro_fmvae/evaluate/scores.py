@@ -1,4 +1,4 @@
-"""Outlier scores: the higher the score, the less a model expects a data point (see `docs/outliers.md`)."""
+"""Outlier scores: the higher, the less a model expects a data point (`docs/concepts/outliers.md`)."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence

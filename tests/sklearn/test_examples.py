@@ -18,7 +18,7 @@ def test_the_example_runs(name, single_precision):
 
 
 def test_the_page_runs(single_precision):
-    page = Path(__file__).resolve().parents[2] / "docs/estimators.md"
+    page = Path(__file__).resolve().parents[2] / "docs/guides/estimators.md"
     code = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S))
     names: dict = {}
     exec(compile(code.replace("max_iter=600", "max_iter=60"), str(page), "exec"), names)

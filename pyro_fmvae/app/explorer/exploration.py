@@ -168,7 +168,7 @@ class Ranked(NamedTuple):
 
 
 def scores_of(explored: Exploration) -> dict[str, np.ndarray]:
-    """Scores of the training points, by name, the most useful first: see ``docs/outliers.md``.
+    """Scores of the training points, by name, the most useful first: see ``docs/concepts/outliers.md``.
 
     Raises:
         ValueError: there are no training points.

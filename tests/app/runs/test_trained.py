@@ -18,7 +18,7 @@ from tests.small_runs import command, succeed, train, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "python.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "python.md"
 N, EYES = 30, ("closed", "open", "sunglasses")
 CENTRE, SPREAD = np.array([1000.0, -3.0, 5e-4]), np.array([50.0, 1.0, 1e-5])
 KINDS = {  # kind → data, and options of its training

@@ -1,4 +1,4 @@
-"""The program shapes that docs/programs.md calls recognised, each against a sum written down for it."""
+"""The programs that docs/concepts/programs.md calls recognised, each against a sum written down for it."""
 
 import math
 

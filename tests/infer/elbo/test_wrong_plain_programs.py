@@ -1,4 +1,4 @@
-"""The table of plain programs that are refused, and of the messages: docs/programs.md has the same rows."""
+"""Plain programs that are refused, with their messages: docs/concepts/programs.md has the same rows."""
 
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from pyro_fmvae.distributions import Label, NaturalDirichlet, NaturalGamma, Natu
 from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import loss_per_point
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs/programs.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs/concepts/programs.md").read_text(encoding="utf-8")
 K, N = 2, 4
 
 

@@ -1,4 +1,4 @@
-"""The table of programs that are refused, and of the messages: docs/programs.md is made of the same rows."""
+"""Programs that are refused, with their messages: docs/concepts/programs.md is made of the same rows."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from pyro_fmvae.distributions import Assignment, Component, Label, LinearNormal,
 from pyro_fmvae.infer import AutoConjugate, TraceConjugate_ELBO
 from tests.infer.programs import Toy, globals_of
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs/programs.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs/concepts/programs.md").read_text(encoding="utf-8")
 K, D, N = 3, 2, 7
 
 
