@@ -81,8 +81,8 @@ def test_the_root_has_every_name_without_having_imported_it():
     exec("from pyro_fmvae import *", names)
     assert all(names[name] is getattr(pyro_fmvae, name) for name in pyro_fmvae.__all__)
     assert pyro_fmvae.AutoConjugate.__module__ == "pyro_fmvae.infer.autoguide"
-    for name in ("distributions", "sklearn", "checkpoint"):
+    for name, module in {"distributions": "", "sklearn": "", "checkpoint": "files."}.items():
         vars(pyro_fmvae).pop(name, None)
-        assert getattr(pyro_fmvae, name) is importlib.import_module(f"pyro_fmvae.{name}")
+        assert getattr(pyro_fmvae, name) is importlib.import_module(f"pyro_fmvae.{module}{name}")
     with pytest.raises(AttributeError, match="'pyro_fmvae' has no attribute 'nothing'"):
         exec("pyro_fmvae.nothing")

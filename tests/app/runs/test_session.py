@@ -10,7 +10,7 @@ import torch
 
 from pyro_fmvae import load
 from pyro_fmvae.app.recipes.labelling import labelled_points
-from pyro_fmvae.app.runs import report, session
+from pyro_fmvae.app.runs import by_batches, report
 from pyro_fmvae.app.runs.run import METRICS, REPORT, Run
 from pyro_fmvae.app.runs.trainer import SelectedModel, Trainer
 from pyro_fmvae.learn.phase import Phase
@@ -144,7 +144,7 @@ def test_programs_are_measured_in_evaluation_mode_and_trained_in_the_other(
     files, tmp_path, monkeypatch, model
 ):
     measured, stepped = [], []
-    bound, records = session.bound, Trainer.records
+    bound, records = by_batches.bound, Trainer.records
 
     def modes(program):
         return {module.training for module in program.modules()}
@@ -159,7 +159,7 @@ def test_programs_are_measured_in_evaluation_mode_and_trained_in_the_other(
             for program in (self.model, *(phase.program for phase in self.phases)):
                 stepped.append(modes(program))
 
-    monkeypatch.setattr(session, "bound", measuring)
+    monkeypatch.setattr(by_batches, "bound", measuring)
     monkeypatch.setattr(Phase, "record_every", 1)
     monkeypatch.setattr(Trainer, "records", watched)
     assert train(tmp_path / "run", files["grey"], factors="2,3", model=model)[0] == 0
@@ -169,7 +169,7 @@ def test_programs_are_measured_in_evaluation_mode_and_trained_in_the_other(
 
 def test_modes_come_back_as_they_were():
     trained, evaluated = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1).eval()
-    with pytest.raises(ArithmeticError), session.evaluating(trained, evaluated):
+    with pytest.raises(ArithmeticError), by_batches.evaluating(trained, evaluated):
         assert not trained.training and not evaluated.training
         raise ArithmeticError
     assert trained.training and not evaluated.training
