@@ -34,8 +34,6 @@ from torch import Tensor
 from torch.distributions import Distribution, ExpTransform, Transform, constraints, transform_to
 
 # Functions with a backward of their own, by which natural gradients reach λ.
-#
-# The rules are explained in :mod:`pyro_fmvae.distributions.exponential_family`.
 
 
 def expected_stats(natural: Tensor, family: "ExponentialFamily") -> Tensor:

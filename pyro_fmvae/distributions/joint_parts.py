@@ -266,9 +266,8 @@ def _log_prob_given_noise(part: JointWeights, value: Tensor) -> Tensor:
     )
 
 
-# The joint posterior of a matrix of weights and the precision matrix of its rows, at two sites of a program.
-#
-# It is matrix-Normal-Wishart: see :mod:`pyro_fmvae.distributions.joint_parts`.
+# The joint posterior of a matrix of weights and the precision matrix of its rows, at two sites of a program:
+# matrix-Normal-Wishart.
 
 
 class JointMatrix(JointPart, MatrixNormal):  # type: ignore[misc, override]

@@ -1,4 +1,7 @@
-"""Processes that train one model together: sums, rows in order, random numbers and shared decisions."""
+"""Processes that train one model together: sums, rows in order, random numbers and shared decisions.
+
+``ranks.md`` beside this file says what is shared, and how.
+"""
 
 import hashlib
 import time
@@ -632,6 +635,3 @@ def together(ranks: Ranks) -> Iterator[Ranks]:
 def now() -> float:
     """Seconds of a clock that all ranks share, rank 0's; each has to ask for it as often as the others."""
     return world().numbers_of_first([time.monotonic()])[0]
-
-
-# Several processes that train one model together: see the folder's README.

@@ -489,10 +489,9 @@ def run_shorthand(
 # The one place where a program's kind is found out: written with this library's shorthands, or plain.
 #
 # A shorthand is a distribution that remembers its parents, such as ``Assignment``. Programs in which all that
-# is integrated or summed out belongs to shorthands have the fast path of
-# :mod:`pyro_fmvae.infer.elbo.shorthand`. Those where something else is, too, take the way of plain
-# programs as a whole, :mod:`pyro_fmvae.infer.elbo.plain`, which has the shorthands' formulas as well. All
-# others, such as a plain VAE, need neither, and take the first path.
+# is integrated or summed out belongs to shorthands have the fast path of this module. Those where something
+# else is, too, take the way of plain programs as a whole, ``plain.py``, which has the shorthands' formulas as
+# well. All others, such as a plain VAE, need neither, and take the first path.
 
 
 _MOST_PROGRAMS = 16  # remembered at a time: a program that is made anew for each step is forgotten

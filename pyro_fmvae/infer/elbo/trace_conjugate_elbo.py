@@ -329,8 +329,7 @@ class TraceConjugate_ELBO(ELBO):
         kl_weight: weight > 0 of KL[z] (equation 4b), in plain programs that of drawn latents in a plate that
             holds all data, or one set of them. Neither the responsibilities nor the natural gradients see it.
         independence_weight: weight >= 0, in nats per data point, of a penalty on blocks of z that depend on
-            labelled assignments of others: see :mod:`pyro_fmvae.infer.elbo.trace_conjugate_elbo`. No part of
-                the bound.
+            labelled assignments of others. No part of the bound.
         num_particles: samples over which the loss is averaged.
         max_plate_nesting: as in Pyro's ``ELBO``; needed only to vectorise particles, guessed if not given.
         vectorize_particles: draw the particles in one plate rather than one after another.
