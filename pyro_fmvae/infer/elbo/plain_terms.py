@@ -422,7 +422,7 @@ class ExpectedDensities:
         if isinstance(density, Lazy):
             outer = shape[: max(len(shape) - self._program.plates, 0)].numel()
             known: Any = density
-            is_single = outer == 1 and enum_dim(site) is None
+            is_single = outer == 1 and enum_dim(site) is None and site["is_observed"]
             if is_single and site["mask"] is None and not torch.as_tensor(site["scale"]).dim():
                 known, shape = density.sum(), torch.Size()  # of data first: their products do not change
             density = evaluate(known, shape, narrow if outer > 1 else widest(density.device))
