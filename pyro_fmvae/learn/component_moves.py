@@ -40,6 +40,12 @@ HALVED: Final = 10
 """Updates of the two halves of a component, on its own rows."""
 
 
+ROUGH: Final = 1e-2
+
+
+"""Nats per row: an update of halves, or of clusters that are merged next, that adds less is the last."""
+
+
 FILLED: Final = 5
 
 
@@ -80,23 +86,27 @@ class Sample:
     Attributes:
         make: see :data:`Make`.
         x: as :meth:`ObservedMixture.observations` takes them, [N, D].
+        kind: a model of one component, which says what the columns are.
         seen: of :meth:`ObservedMixture.packed`.
         each: how many rows of all data each one stands for.
     """
 
     make: Make
     x: Tensor
+    kind: ObservedMixture
     seen: PackedObservations
     each: float = 1.0
 
     @classmethod
     def of(cls, make: Make, x: Tensor, each: float = 1.0) -> "Sample":
         """The sample of rows [N, D]."""
-        return cls(make, x, make(1, len(x)).packed(x), each)
+        kind = make(1, len(x))
+        return cls(make, x, kind, kind.packed(x), each)
 
     def part(self, rows: Tensor) -> "Sample":
         """Some of the rows, by their indices."""
-        return Sample.of(self.make, self.x[rows], self.each)
+        x = self.x[rows]
+        return replace(self, x=x, seen=self.kind.packed(x))
 
     def under(self, prior: ObservedMixture) -> "Sample":
         """These rows, with new models that begin at the prior that a model has learnt."""
@@ -105,6 +115,20 @@ class Sample:
             model = self.make(components, rows)
             if model.learnt is not None and prior.learnt is not None:
                 model.learnt.load_state_dict(prior.learnt.state_dict())
+            return model
+
+        return replace(self, make=make)
+
+    def alike(self) -> "Sample":
+        """These rows, with new models whose learnt prior also learns how alike covariances are.
+
+        Covariances that are nearly the same leave fewer local maxima.
+        """
+
+        def make(components: int, rows: int) -> ObservedMixture:
+            model = self.make(components, rows)
+            if model.learnt is not None:
+                model.learnt.shapes = True
             return model
 
         return replace(self, make=make)
@@ -148,12 +172,25 @@ class Sample:
             ascend(model, self.seen, gamma, learn=False)
         return model
 
-    def clusters(self, count: int, white: bool, generator: torch.Generator) -> Tensor:
-        """One-hot clusters of k-means, float64 [N, count]; of whitened rows where covariances are full."""
-        model = self.model(1)
-        features = features_of(self.x, model.levels)
-        space = whitened(features) if white and model.sites.full else features
-        return one_hot(kmeans(space, count, generator), count).double()
+    def clusters(self, count: int, white: bool, generator: torch.Generator, tries: int = 1) -> Tensor:
+        """One-hot clusters of k-means, float64 [N, count]; of whitened rows where covariances are full.
+
+        Args:
+            count: number of clusters.
+            white: rows are whitened.
+            generator: source of the random numbers, on the CPU.
+            tries: k-means from so many seeds; the clusters with the least sum of squares are kept.
+        """
+        features = features_of(self.x, self.kind.levels)
+        space = whitened(features) if white and self.kind.sites.full else features
+        found = [one_hot(kmeans(space, count, generator), count).double() for _ in range(tries)]
+        return found[0] if tries == 1 else max(found, key=lambda gamma: _between(space.double(), gamma))
+
+
+def _between(points: Tensor, members: Tensor) -> float:
+    """Sum of squares between clusters, of points [N, F] and one-hot clusters [N, K]."""
+    sums, counts = members.mT @ (points - points.mean(0)), members.sum(0).clamp(min=1.0)
+    return float((sums.square().sum(-1) / counts).sum())
 
 
 def joined(gamma: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
@@ -316,7 +353,7 @@ class Splits:
         """
         one = own.fit(torch.ones(len(own.x), 1, dtype=torch.float64, device=own.x.device), 1)
         for white in False, True:
-            two = own.fit(own.clusters(2, white, self.generator), HALVED)
+            two = own.fit(own.clusters(2, white, self.generator), HALVED, tolerance=ROUGH)
             if two.bound > one.bound + POSITIVE:
                 break
         return two.bound - one.bound, two.gamma[:, 1]
@@ -346,6 +383,12 @@ FIRST: Final = 16
 """Clusters of a start."""
 
 
+SEEDS: Final = 3
+
+
+"""Seeds of k-means for each start of a given number of components."""
+
+
 TRIED: Final = 3
 
 
@@ -369,7 +412,7 @@ def split_and_merge(sample: Sample, generator: torch.Generator, most: int, start
         most: components at most.
         starts: how many; the best is kept. Every other one is of whitened rows if covariances are full.
     """
-    model = sample.model(1)
+    model = sample.kind
     each = max(EACH, len(model.sites.numbers) if model.sites.full else 0)
     most = max(min(most, len(sample.x) // each), 1)
     found = [
@@ -417,8 +460,9 @@ def best_mixture(sample: Sample, components: int, generator: torch.Generator, st
     """A mixture of a given number of components whose bound no swap raises.
 
     Starts are clusters of k-means, and every other time twice as many, which are merged. Each is improved a
-    little, the best of them and the first one to the end. Then pairs of components are merged, and as many
-    others split, as long as that raises the bound (Ueda et al., 2000, SMEM algorithm for mixture models).
+    little, the first and the best two others to the end. In the first one, and in those that end higher,
+    pairs of components are merged, and as many others split, as long as that raises the bound (Ueda et al.,
+    2000, SMEM algorithm for mixture models).
     More starts never end lower: each has random numbers of its own.
 
     Args:
@@ -434,25 +478,36 @@ def best_mixture(sample: Sample, components: int, generator: torch.Generator, st
         begun.append((_started(sample, components, white, many, own), own))
     first, *others = begun
     others = sorted(others, key=lambda start: -start[0].bound)[: LEADING - 1]
-    return max((_swapped(sample, *start) for start in [first, *others]), key=lambda fitted: fitted.bound)
+    settled = [_settled(sample, *start) for start in (first, *others)]
+    better = [start for start in settled[1:] if start[0].bound > settled[0][0].bound + POSITIVE]
+    return max((_swapped(sample, *start) for start in (settled[0], *better)), key=lambda fitted: fitted.bound)
+
+
+def _settled(sample: Sample, found: Fitted, generator: torch.Generator) -> tuple[Fitted, torch.Generator]:
+    """A start, improved to the end."""
+    return sample.fit(found.gamma, learn=True), generator
 
 
 def _started(sample: Sample, components: int, white: bool, many: bool, generator: torch.Generator) -> Fitted:
-    """A mixture of clusters of k-means, improved a little; or of twice as many, of which pairs are merged."""
+    """A mixture of clusters of k-means, improved a little; or of twice as many, of which pairs are merged.
+
+    A prior that is learnt learns how alike covariances are, too, until the start is improved to the end.
+    """
+    sample = sample.alike()
     most = max(len(sample.x) // EACH, components)
     count = min(2 * components, most) if many else components
-    found = sample.fit(sample.clusters(count, white, generator), SHORT, learn=True)
+    gamma = sample.clusters(count, white, generator, SEEDS)
     while count > components:
-        pairs = disjoint(pair_gains(sample.under(found.model), found.gamma, -torch.inf, found.model))
+        found = sample.fit(gamma, SHORT, learn=True, tolerance=ROUGH)
+        sample = sample.under(found.model)
+        pairs = disjoint(pair_gains(sample, found.gamma, -torch.inf, found.model))
         pairs = pairs[: max((count - components) // 2, 1)]
-        count -= len(pairs)
-        found = sample.under(found.model).fit(joined(found.gamma, pairs), SHORT, learn=True)
-    return found
+        gamma, count = joined(found.gamma, pairs), count - len(pairs)
+    return sample.fit(gamma, SHORT, learn=True)
 
 
 def _swapped(sample: Sample, found: Fitted, generator: torch.Generator) -> Fitted:
     """Swaps, as long as they raise the bound."""
-    found = sample.under(found.model).fit(found.gamma, learn=True, start=found.model)
     splits = Splits(sample, generator)
     while True:
         sample = splits.sample = sample.under(found.model)

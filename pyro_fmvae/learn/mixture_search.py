@@ -169,6 +169,8 @@ class IncrementalAscent:
         if self._learns:
             self.model.learn_prior()
             self.before = self._priors()
+            for name, total in totals.items():
+                self.model.posterior_of(name).natural.copy_(self.before[name] + total)
         return self.bound()
 
     def _priors(self) -> Naturals:
@@ -180,7 +182,7 @@ class IncrementalAscent:
         bound = sum(self._beside)
         for name, total in self._totals().items():
             q = self.model.natural(name)
-            divergence = q.family.kl(q.natural, self.before[name]).sum()
+            divergence = q.family.kl(q.natural, self.before[name], q.expected_stats()).sum()
             bound += float((total * q.expected_stats()).sum() - divergence)
         return bound
 

@@ -9,19 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import ColumnNormalGamma, NaturalDistribution, NormalWishart
+from pyro_fmvae.distributions import packed_matrices as packed
 
 LEAST_VARIANCE: Final = 1e-3
-"""Smallest variance that the prior expects in any direction, as a share of a column's."""
+"""Smallest variance that the prior expects in any direction, as a share of the data's."""
 SHAPES: Final = (0.5, 1000.0)
 """Range of the shape a. At the upper end, all components have nearly the same covariance."""
-SCALES: Final = (1e-4, 1e3)
-"""Range of the scale of a prior."""
 LEAST_ROWS: Final = 1e-3
 """Rows that the prior mean of a component's mean counts for, at least."""
 
 
 class LearntPrior(nn.Module):
-    """Shape a and rate matrix B of the Wishart prior of K components, at the greatest bound.
+    """Rate matrix B and shape a of the Wishart prior of K components, and s0 of their means, by the bound.
 
     Given the posteriors of the precisions Λ_k, the bound depends on the prior through
 
@@ -33,49 +32,96 @@ class LearntPrior(nn.Module):
     are (MacKay, 1992, Bayesian interpolation; Bishop, 2006, Section 3.5). Diagonal covariances have a rate
     for each column, and share a.
 
+    Where the given B follows the data, ``axes`` leaves its eigenvectors as they are. The maximum over
+    each eigenvalue is K n / Σ_k v_dᵀ E[Λ_k] v_d. If the given B expects the covariance of the rows, it is
+    the best one for a single component.
+
+    Given the posteriors, the bound is greatest at
+    s0 = K D / Σ_k (D/s_k + (m_k - m0)ᵀ E[Λ_k] (m_k - m0)).
+
     Args:
-        columns: D, of numbers.
-        full: the covariances are full.
-        shape: a to start with.
-        variance: variance that the first prior expects in every direction.
+        given: the prior to start with, batch shape []. It expects the data's variances if ``axes``, else the
+            data are standardised.
+        axes: the eigenvectors of B stay as they are, and so does a unless :attr:`shapes` is set.
+        means: s0 is learnt, up to that of ``given``.
+
+    Attributes:
+        shapes: a is learnt; False at first if ``axes``.
     """
 
     shape: Tensor
     rate: Tensor
+    mean_concentration: Tensor
+    _loc: Tensor
+    _variances: Tensor
+    _axes: Tensor | None
 
-    def __init__(self, columns: int, full: bool, shape: float, variance: float) -> None:
+    def __init__(
+        self,
+        given: NormalWishart | ColumnNormalGamma,
+        axes: bool = False,
+        means: bool = False,
+    ) -> None:
         super().__init__()
-        self.columns, self.full = columns, full
-        expected = torch.full((columns,), variance * self._half(shape), dtype=torch.float64)
-        self.register_buffer("shape", torch.tensor(shape, dtype=torch.float64))
-        self.register_buffer("rate", torch.diag(expected) if full else expected)
+        self.full, self.means, self.shapes = isinstance(given, NormalWishart), means, not axes
+        loc, s0, shape, rate = (part.double().clone() for part in given.standard)
+        self.columns, self._most, eigenvectors = len(loc), s0.clone(), None
+        variances = torch.ones_like(loc)
+        if self.full:
+            rate = rate @ rate.mT
+        if axes:
+            variances, eigenvectors = torch.linalg.eigh(rate) if self.full else (rate, None)
+            variances = variances / self._half(shape)
+        for name, part in (("shape", shape), ("rate", rate), ("mean_concentration", s0)):
+            self.register_buffer(name, part)
+        for name, fixed in (("_loc", loc), ("_variances", variances), ("_axes", eigenvectors)):
+            self.register_buffer(name, fixed, persistent=False)
 
     def _half(self, shape: Any) -> Any:
         """Half of the degrees of freedom, n."""
         return shape + (self.columns - 1) / 2 if self.full else shape
 
-    def distribution(self, mean_concentration: float) -> Any:
+    def distribution(self, device: torch.device) -> Any:
         """The prior of a component's mean and precision, batch shape [], in float64.
 
         Args:
-            mean_concentration: s0.
+            device: where it is to be.
         """
-        zero = torch.zeros_like(self.rate[0] if self.full else self.rate)
+        loc, s0 = self._loc.to(device), self.mean_concentration.to(device)
+        shape, rate = self.shape.to(device), self.rate.to(device)
         if self.full:
-            return NormalWishart(zero, mean_concentration, self.shape, torch.linalg.cholesky(self.rate))
-        return ColumnNormalGamma(zero, zero + mean_concentration, self.shape.expand_as(zero), self.rate)
+            return NormalWishart(loc, s0, shape, torch.linalg.cholesky(rate), validate_args=False)
+        return ColumnNormalGamma(loc, s0, shape, rate, validate_args=False)
 
     @torch.no_grad()
     def update(self, posterior: NaturalDistribution) -> None:
-        """Choose a and B given the posterior of the K components' parameters."""
+        """Choose the prior given the posterior of the K components' parameters."""
         precision, log_precision = self._expectations(posterior)
-        total = precision.sum(0)
-        sizes, axes = torch.linalg.eigh(total) if self.full else (total, None)
-        variances = (len(precision) / sizes).clamp(min=LEAST_VARIANCE)
-        fixed = (variances.log() - variances * sizes / len(precision)).sum() + log_precision.mean()
-        half = self._likeliest(float(fixed))
-        self.shape.fill_(half - self._half(0.0))
-        self.rate.copy_(half * (variances if axes is None else (axes * variances) @ axes.mT))
+        total, axes = precision.sum(0), self._axes
+        if axes is not None:
+            sizes = (axes * (total @ axes)).sum(0)
+        else:
+            sizes, axes = torch.linalg.eigh(total) if self.full else (total, None)
+        variances = (len(precision) / sizes).maximum(LEAST_VARIANCE * self._variances)
+        if self.shapes:
+            fixed = (variances.log() - variances * sizes / len(precision)).sum() + log_precision.mean()
+            self.shape.fill_(self._likeliest(float(fixed)) - self._half(0.0))
+        rates = self._half(self.shape) * variances
+        self.rate.copy_(rates if axes is None else (axes * rates) @ axes.mT)
+        if self.means:
+            self._update_means(posterior, precision)
+
+    def _update_means(self, posterior: NaturalDistribution, precision: Tensor) -> None:
+        if self.full:  # without B, which takes a factorisation
+            _, fourth, _, third = packed.split(posterior.natural)
+            s = (-2 * fourth).unsqueeze(-1)
+            gap = third / s - self._loc
+            apart = ((gap.unsqueeze(-2) @ precision).squeeze(-2) * gap).sum() + self.columns * (1 / s).sum()
+        else:
+            loc, s = posterior.standard[:2]
+            apart = (precision * (loc - self._loc).square()).sum() + (1 / s).sum()
+        s0 = (len(precision) * self.columns / apart).clamp(min=LEAST_ROWS)
+        self.mean_concentration.copy_(s0.minimum(self._most.to(s0)))
 
     def _likeliest(self, fixed: float) -> float:
         """The n of greatest n (D log n + fixed) - log Γ_D(n); with diagonal covariances, - D log Γ(n)."""
@@ -109,82 +155,8 @@ class LearntPrior(nn.Module):
 
     def _expectations(self, posterior: NaturalDistribution) -> tuple[Tensor, Tensor]:
         """E[Λ_k] [K, D, D], or its diagonal [K, D], and E[log det Λ_k] [K]."""
-        _, _, shape, rate = posterior.standard
         if not self.full:
+            _, _, shape, rate = posterior.standard
             return shape / rate, (shape.digamma() - rate.log()).sum(-1)
-        steps = 0.5 * torch.arange(self.columns, dtype=shape.dtype, device=shape.device)
-        shapes = shape.unsqueeze(-1) + steps
-        log_rate = 2 * rate.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        precision = shapes[..., -1, None, None] * torch.cholesky_inverse(rate)
-        return precision, shapes.digamma().sum(-1) - log_rate
-
-
-class LearntScale(nn.Module):
-    """Scale c of the rate matrix of a given prior, and s0 of its means, at the greatest bound.
-
-    The prior stays as it is given otherwise. At the responsibilities that the posterior stands for, λ_k = λ0
-    + T_k, the bound depends on c through
-
-        K n D log c - Σ_k n_k Σ_d log(c + e_kd)
-
-    where n and n_k are half of the degrees of freedom of the prior and of the posteriors, and e_kd the
-    eigenvalues of B⁻¹ (B_k - c B), the components' own scatter in units of B. Diagonal covariances have the
-    same with an n_kd for each column. Given the posteriors, the bound is greatest at
-    s0 = K D / Σ_k (D/s_k + (m_k - m0)ᵀ E[Λ_k] (m_k - m0)).
-
-    Args:
-        prior: batch shape []. Its s0 is the largest: the prior mean counts for no more rows.
-        means: s0 is learnt, too.
-    """
-
-    scale: Tensor
-    mean_concentration: Tensor
-
-    def __init__(self, prior: NormalWishart | ColumnNormalGamma, means: bool) -> None:
-        super().__init__()
-        self.given, self.means = prior, means
-        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
-        self.register_buffer("mean_concentration", prior.mean_concentration.double().clone())
-
-    @property
-    def _full(self) -> bool:
-        return isinstance(self.given, NormalWishart)
-
-    def distribution(self, device: torch.device) -> Any:
-        """The prior of a component's mean and precision, batch shape [], in float64.
-
-        Args:
-            device: where it is to be.
-        """
-        loc, _, shape, rate = (part.to(device) for part in self.given.standard)
-        scale, s0 = self.scale.to(device), self.mean_concentration.to(device)
-        return type(self.given)(loc, s0, shape, rate * (scale.sqrt() if self._full else scale))
-
-    @torch.no_grad()
-    def update(self, posterior: NaturalDistribution) -> None:
-        """Choose c and s0 given the posterior of the K components' parameters."""
-        loc, s, shape, rate = posterior.standard
-        loc0, _, shape0, rate0 = (part.to(rate) for part in self.given.standard)
-        dim, gap = loc.shape[-1], loc - loc0
-        if self._full:
-            own = torch.linalg.svdvals(torch.linalg.solve_triangular(rate0, rate, upper=False)).square()
-            half = (shape + (dim - 1) / 2).unsqueeze(-1).expand_as(own)
-            most = len(rate) * dim * (shape0 + (dim - 1) / 2)
-            white = torch.linalg.solve_triangular(rate, gap.unsqueeze(-1), upper=False).squeeze(-1)
-            apart = (half * white.square()).sum() + dim * (1 / s).sum()
-        else:
-            own, half, most = rate / rate0, shape, len(rate) * shape0.sum()
-            apart = (shape / rate * gap.square()).sum() + (1 / s).sum()
-        others = (own - self.scale).clamp(min=0.0).flatten().cpu().numpy()
-        weights, total = half.flatten().cpu().numpy(), float(most)
-
-        def slope(scale: float) -> float:
-            return float(weights @ (scale / (scale + others))) - total
-
-        low, high = SCALES
-        self.scale.fill_(
-            scipy.optimize.brentq(slope, low, high, rtol=1e-12) if slope(low) < 0 < slope(high) else low
-        )
-        if self.means:
-            s0 = self.given.mean_concentration
-            self.mean_concentration.copy_((len(loc) * dim / apart).clamp(min=LEAST_ROWS).to(s0).minimum(s0))
+        log_precision, _, lower, _ = packed.split(posterior.expected_stats())
+        return packed.halved(packed.unpack(lower, self.columns)), log_precision

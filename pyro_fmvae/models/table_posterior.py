@@ -19,7 +19,7 @@ from pyro_fmvae.distributions.poisson_component import (
     log_predictive_counts,
 )
 from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, random_posterior
-from pyro_fmvae.models.learnt_prior import LearntPrior, LearntScale
+from pyro_fmvae.models.learnt_prior import LearntPrior
 from pyro_fmvae.models.packed_numbers import LARGEST, PackedNumbers, PackedObservations
 from pyro_fmvae.models.table_sites import (
     COUNTED,
@@ -48,12 +48,11 @@ class TablePosterior(nn.Module):
     def __init__(self, sites: TableSites, learn_prior: bool = False) -> None:
         super().__init__()
         self.sites, prior = sites, sites.prior
-        self.learnt: LearntPrior | LearntScale | None = None
+        self.learnt: LearntPrior | None = None
         if learn_prior and sites.numbers:
-            if prior.numbers is None:
-                self.learnt = LearntPrior(len(sites.numbers), sites.full, prior.a0, prior.b0 / prior.a0)
-            else:
-                self.learnt = LearntScale(prior.numbers, prior.learn_s0)
+            given = prior.numbers is not None
+            self.learnt = LearntPrior(sites.numbers_prior(), given, given and prior.learn_s0)
+        self._known: dict[str, NaturalDistribution] = {}
         self._made: dict[torch.device, tuple[list[Tensor], dict[str, NaturalDistribution]]] = {}
         self.posteriors = PosteriorDict()
         for name, of_site in sites.priors(self.learnt).items():
@@ -65,9 +64,12 @@ class TablePosterior(nn.Module):
         return self.sites.prior
 
     def natural(self, name: str) -> NaturalDistribution:
-        """The posterior of a site's parameters, in natural parameters, detached."""
-        posterior = self.posterior_of(name)
-        return posterior.kind(posterior.natural_value(), validate_args=False)
+        """The posterior of a site's parameters, in natural parameters, detached; kept while λ stays."""
+        posterior, known = self.posterior_of(name), self._known.get(name)
+        value = posterior.natural_value()
+        if known is None or known.natural.device != value.device or not torch.equal(known.natural, value):
+            known = self._known[name] = posterior.kind(value.clone(), validate_args=False)
+        return known
 
     def posterior_of(self, name: str) -> NaturalPosterior:
         """The posterior of a site's parameters, as a module."""
@@ -82,12 +84,17 @@ class TablePosterior(nn.Module):
 
     def natural_priors(self) -> dict[str, NaturalDistribution]:
         """The priors in natural parameters, made once per device and state of the one that is learnt."""
-        state = [] if self.learnt is None else list(self.learnt.buffers())
+        state = [] if self.learnt is None else list(self.learnt.state_dict().values())
         made = self._made.get(self.device)
-        if made is None or not all(map(torch.equal, made[0], state)):
+        if made is not None and all(map(torch.equal, made[0], state)):
+            return made[1]
+        if made is None or self.learnt is None:
             priors = {name: natural_prior(prior) for name, prior in self.priors_on(self.device).items()}
-            made = self._made[self.device] = [part.clone() for part in state], priors
-        return made[1]
+        else:
+            numbers = natural_prior(self.learnt.distribution(self.device).expand([self.sites.components]))
+            priors = made[1] | {parameter_of(NUMBERS): numbers}
+        self._made[self.device] = [part.clone() for part in state], priors
+        return priors
 
     def priors_on(self, device: torch.device) -> dict[str, Any]:
         """The priors, on a device."""
@@ -95,24 +102,13 @@ class TablePosterior(nn.Module):
             return self.sites.priors(self.learnt)
 
     def learn_prior(self) -> None:
-        """Move the prior of the numbers, if it is learnt, to the greatest bound.
-
-        It is that at this posterior, or of a scale, at the statistics that the posterior has beside the
-        prior: the posterior follows.
-        """
-        if self.learnt is None:
-            return
-        name = parameter_of(NUMBERS)
-        before = self.natural_priors()[name].natural
-        self.learnt.update(self.natural(name))
-        if isinstance(self.learnt, LearntScale):
-            self.posterior_of(name).natural.add_(self.natural_priors()[name].natural - before)
+        """Move the prior of the numbers, if it is learnt, to the greatest bound at this posterior."""
+        if self.learnt is not None:
+            self.learnt.update(self.natural(parameter_of(NUMBERS)))
 
     def prior_cost(self) -> float:
         """Nats by which the bound is too high as the prior was chosen by it: :meth:`LearntPrior.cost`."""
-        if isinstance(self.learnt, LearntPrior):
-            return self.learnt.cost(self.natural(parameter_of(NUMBERS)))
-        return 0.0
+        return 0.0 if self.learnt is None else self.learnt.cost(self.natural(parameter_of(NUMBERS)))
 
     @torch.no_grad()
     def forget(self) -> None:
@@ -177,8 +173,12 @@ class TablePosterior(nn.Module):
     @torch.no_grad()
     def divergence(self) -> Tensor:
         """KL of all parameters from their priors."""
-        pairs = ((self.natural(name), prior) for name, prior in self.natural_priors().items())
-        return torch.stack([q.family.kl(q.natural, p.natural).sum() for q, p in pairs]).sum()
+        found = []
+        for name, prior in self.natural_priors().items():
+            q, same = self.natural(name), prior.natural  # all components have the same prior
+            before = same if name == WEIGHTS else same[:1]
+            found.append(q.family.relative_entropy(q.natural, before, q.expected_stats()).sum())
+        return torch.stack(found).sum()
 
     def probs(self, name: str) -> Tensor:
         """E[φ] of a child with categories, float64 [K, size]."""

@@ -17,7 +17,7 @@ from pyro_fmvae.distributions import (
     PoissonComponent,
 )
 from pyro_fmvae.distributions.category import codes_below
-from pyro_fmvae.models.learnt_prior import LearntPrior, LearntScale
+from pyro_fmvae.models.learnt_prior import LearntPrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, MixingWeights
 from pyro_fmvae.models.shapes import check_integers
 from pyro_fmvae.nn.sizes import check_size
@@ -48,8 +48,8 @@ class TablePrior:
         l0: the same for labels. Far below 1, most components stand for a single value.
         numbers: prior of a component's numbers, batch shape []: a ``NormalWishart`` where covariances are
             full, else a ``ColumnNormalGamma``. It takes the place of s0, a0 and b0, and of the mean 0. Where
-            a mixture learns its prior, it stays as it is but for a scale of the rate matrix.
-        learn_s0: but for its s0, too.
+            a mixture learns its prior, this one's mean, shape and the eigenvectors of its rate matrix stay.
+        learn_s0: such a mixture learns s0 of ``numbers``, too.
         rates: shape and rate of the Gamma over a component's Poisson rates, for every column of counts
             together or for each.
         weights: kind of the prior of the mixing weights.
@@ -87,7 +87,7 @@ class TableSites:
         self.categories = [(column, size) for column, size in enumerate(levels) if size > LEFT_OUT]
         self.label_sizes = tuple(check_size("label_sizes", size) for size in label_sizes)
 
-    def priors(self, learnt: LearntPrior | LearntScale | None = None) -> dict[str, Any]:
+    def priors(self, learnt: LearntPrior | None = None) -> dict[str, Any]:
         """Priors of the weights, batch shape [], and of the parameters of each child, [K].
 
         Args:
@@ -96,18 +96,8 @@ class TableSites:
         prior = self.prior
         found: dict[str, Any] = {WEIGHTS: prior.weights.prior(prior.c0, self.components)}
         if self.numbers:
-            zero = torch.zeros(len(self.numbers))
-            if isinstance(learnt, LearntScale):
-                of_numbers: Any = learnt.distribution(zero.device)
-            elif learnt is not None:
-                of_numbers = learnt.distribution(prior.s0)
-            elif prior.numbers is not None:
-                given: Any = prior.numbers
-                of_numbers = type(given)(*(part.to(zero.device) for part in given.standard))
-            elif self.full:
-                of_numbers = NormalWishart(zero, prior.s0, prior.a0, prior.b0**0.5)
-            else:
-                of_numbers = ColumnNormalGamma(zero, zero + prior.s0, zero + prior.a0, zero + prior.b0)
+            device = torch.get_default_device()
+            of_numbers = self.numbers_prior() if learnt is None else learnt.distribution(device)
             found[parameter_of(NUMBERS)] = of_numbers.expand([self.components])
         if self.counted:
             zeros = torch.zeros(len(self.counted))
@@ -116,6 +106,16 @@ class TableSites:
         for name, size, concentration in self._categorical():
             found[parameter_of(name)] = _dirichlet(concentration, size).expand([self.components])
         return found
+
+    def numbers_prior(self) -> Any:
+        """Prior of a component's numbers, batch shape []."""
+        prior, zero = self.prior, torch.zeros(len(self.numbers))
+        if prior.numbers is not None:
+            given: Any = prior.numbers
+            return type(given)(*(part.to(zero.device) for part in given.standard))
+        if self.full:
+            return NormalWishart(zero, prior.s0, prior.a0, prior.b0**0.5)
+        return ColumnNormalGamma(zero, zero + prior.s0, zero + prior.a0, zero + prior.b0)
 
     def _categorical(self) -> Iterator[tuple[str, int, float]]:
         """Name, size and concentration of each child with categories."""

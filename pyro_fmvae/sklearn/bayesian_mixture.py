@@ -69,9 +69,9 @@ class BayesianMixture(MixtureDensity):
         mean_prior: prior mean of a component's mean, [D]; None: the data's mean.
         mean_precision_prior: rows that it counts for; None: at most 1, chosen by the bound.
         degrees_of_freedom_prior: rows that the prior covariance counts for, above D - 1 if full; None: D.
-        covariance_prior: scatter of these rows, [D, D] or [D] if diagonal; None: proportional to the
-            covariance of the data, plus a millionth of each column's variance. Its scale is chosen by the
-            bound (:class:`~pyro_fmvae.models.learnt_prior.LearntScale`).
+        covariance_prior: scatter of these rows, [D, D] or [D] if diagonal; None: the principal axes are those
+            of the covariance of the data, plus a millionth of each column's variance, and the variances along
+            them are chosen by the bound (:class:`~pyro_fmvae.models.learnt_prior.LearntPrior`).
         categorical_features: columns that hold categories 0, 1, 2, ..., by index or by name. Two categories
             make a Bernoulli column. A category above those of ``fit`` counts as missing.
         category_prior: concentration of the Dirichlet over the categories of a column.

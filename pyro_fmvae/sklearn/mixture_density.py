@@ -130,6 +130,12 @@ FOLDS: Final = 10
 """Parts of the training rows that are held out in turn."""
 
 
+LEARNT: Final = 20
+
+
+"""Updates of the prior without such a part."""
+
+
 DRAWS: Final = 10_000
 
 
@@ -351,10 +357,11 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         for part, own in zip(parts, sums, strict=True):
             rest = np.setdiff1d(np.arange(len(X)), part)
             other = self._new(model.components, 1, model.device, self._prior_given(x[rest], weights[rest]))
-            other.load_state_dict(model.state_dict())
-            for name, prior in other.natural_priors().items():
-                left = torch.stack([each[name] for each in sums]).sum(0) - own[name]
-                other.posterior_of(name).natural.data.copy_(prior.natural + left)
+            left = {name: torch.stack([each[name] for each in sums]).sum(0) - own[name] for name in own}
+            for _ in range(LEARNT):
+                for name, prior in other.natural_priors().items():
+                    other.posterior_of(name).natural.data.copy_(prior.natural + left[name])
+                other.learn_prior()
             rows = x[part].split(PART)
             found[part] = torch.cat([other.log_predictive(piece) for piece in rows]).cpu().numpy()
         return found - self._columns.log_scales(X)

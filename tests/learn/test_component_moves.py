@@ -97,9 +97,9 @@ def test_splits_that_failed_are_not_tried_again_for_nearly_the_same_rows(monkeyp
     sample, tried = Sample.of(make, x), []
     splits, fit = Splits(sample, torch.Generator().manual_seed(0)), Sample.fit
 
-    def counted(self, *args):
+    def counted(self, *args, **options):
         tried.append(len(self.x))
-        return fit(self, *args)
+        return fit(self, *args, **options)
 
     monkeypatch.setattr(Sample, "fit", counted)
     alone = torch.nn.functional.one_hot(kinds, 2).double()

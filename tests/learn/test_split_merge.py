@@ -82,12 +82,14 @@ def test_more_starts_never_end_lower():
     """Of rows without clusters, which have many local maxima: the first start is the same one."""
     torch.manual_seed(0)
     sample = Sample.of(make, torch.rand(150, 3, dtype=torch.float64) * 3.46)
+    gains = []
     for seed in range(4):
         bounds = [
             best_mixture(sample, 4, torch.Generator().manual_seed(seed), starts).bound for starts in (1, 2, 6)
         ]
         assert bounds[0] <= bounds[1] + 1e-9 and bounds[0] <= bounds[2] + 1e-9
-    assert bounds[0] < bounds[2]
+        gains.append(bounds[2] - bounds[0])
+    assert max(gains) > 1e-6
 
 
 def test_a_start_of_twice_as_many_clusters_is_merged():

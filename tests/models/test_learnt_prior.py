@@ -57,7 +57,7 @@ def test_no_other_prior_has_a_greater_bound_at_the_same_posterior(full):
     model, _, _ = fitted(full, steps=5)
     learnt = model.learnt
     shape, rate, least = learnt.shape.clone(), learnt.rate.clone(), model.divergence().item()
-    assert SHAPES[0] < shape < SHAPES[1]
+    assert SHAPES[0] < shape.min() and shape.max() < SHAPES[1]
     step = 1e-4
     for direction in [None, *range(rate.numel())]:
         around = []
@@ -74,6 +74,14 @@ def test_no_other_prior_has_a_greater_bound_at_the_same_posterior(full):
     learnt.shape.copy_(shape), learnt.rate.copy_(rate)
 
 
+def first_prior(full, shape, rate):
+    """A prior of two columns."""
+    zero, one = torch.zeros(2), torch.ones(2)
+    if full:
+        return NormalWishart(zero, 1.0, shape, rate**0.5)
+    return ColumnNormalGamma(zero, one, shape * one, rate * one)
+
+
 def test_the_prior_that_precisions_were_drawn_from_is_found():
     """Of drawn precisions that their posteriors know exactly."""
     scale, shapes, rates = np.array([[0.2, 0.05], [0.05, 0.1]]), 6.0, np.array([2.0, 0.5])
@@ -86,9 +94,9 @@ def test_the_prior_that_precisions_were_drawn_from_is_found():
         (of_wisharts, 6.5, np.linalg.inv(scale) / 2),
         (of_gammas, shapes, rates),
     ):
-        learnt = LearntPrior(2, full=posterior is of_wisharts, shape=1.0, variance=0.2)
+        learnt = LearntPrior(first_prior(posterior is of_wisharts, 1.0, 0.2))
         learnt.update(natural_prior(posterior))
-        assert learnt.shape.item() == pytest.approx(shape, rel=0.05)
+        assert learnt.shape.numpy() == pytest.approx(shape, rel=0.05)
         assert learnt.rate.numpy() == pytest.approx(rate, rel=0.08)
 
 
@@ -111,7 +119,7 @@ def test_the_price_is_by_the_curvature_of_the_exact_evidence():
         (curvature,) = torch.autograd.grad(slope, step)
         assert slope.item() == pytest.approx(0.0, abs=1e-9)
         assert -curvature.item() == pytest.approx(told.item())
-    learnt = LearntPrior(2, full=True, shape=half - 0.5, variance=1.0)
+    learnt = LearntPrior(first_prior(True, half - 0.5, half))
     zero = torch.zeros(3, 2).double()
     posterior = NormalWishart(zero, 1.0, half - 0.5 + counts / 2, torch.eye(2).double().expand(3, 2, 2))
     assert learnt.cost(natural_prior(posterior)) == pytest.approx(1.5 * math.log1p(told.item()))
@@ -156,7 +164,7 @@ def test_a_checkpoint_has_the_prior():
 
 
 def given(full, learn_s0=True):
-    """A mixture that learns the scale of a prior, and the rows' statistics at known clusters."""
+    """A mixture that learns a prior along the axes of a given one, and the rows' known clusters."""
     x, gamma = rows()
     loc, spread = (
         0.1 * torch.ones(D).double(),
@@ -172,33 +180,73 @@ def given(full, learn_s0=True):
 
 @BOTH
 @pytest.mark.parametrize("learn_s0", [False, True])
-def test_no_other_scale_has_a_greater_evidence(full, learn_s0):
-    """Of rows whose components are known: Σ_k A(λ0 + T_k) - A(λ0), at other scales and other s0."""
+def test_no_other_prior_along_the_axes_has_a_greater_evidence(full, learn_s0):
+    """Of rows whose components are known: Σ_k A(λ0 + T_k) - A(λ0) + D/2 log s0, by finite differences."""
     model, x, gamma = given(full, learn_s0)
-    seen = model.observations(x)
-    for _ in range(200):
+    first = model.natural_priors()["x_parameter"].standard[-1][0]
+    seen, axes = model.observations(x), torch.eye(D).double()
+    if full:
+        axes = torch.linalg.eigh(first @ first.mT)[1]
+    for _ in range(500):
         ascend(model, seen, gamma)
     q, learnt = model.natural("x_parameter"), model.learnt
     told = q.natural - model.natural_priors()["x_parameter"].natural
     assert (learnt.mean_concentration.max() < 0.5) == learn_s0
+    assert (learnt.shape == 1.5).all()
+    if full:
+        off = axes.mT @ learnt.rate @ axes
+        assert off - off.diagonal().diag() == pytest.approx(torch.zeros(D, D).double(), abs=1e-9)
 
     def evidence():
         prior = model.natural_priors()["x_parameter"].natural
         gains = q.family.log_normalizer(prior + told) - q.family.log_normalizer(prior.expand_as(told))
         return float(gains.sum())
 
-    most = evidence()
-    for number in [learnt.scale, learnt.mean_concentration][: 1 + learn_s0]:
+    def changed(number, change):
         before = number.clone()
-        around = [(number.copy_(before * factor), evidence())[1] for factor in (0.999, 1.001)]
+        around = [(number.copy_(before + sign * change), evidence())[1] for sign in (-1, 1)]
         number.copy_(before)
-        assert most - 1e-3 < min(around) and max(around) < most - 1e-7
+        return around
+
+    most = evidence()
+    for axis in axes.mT:
+        rate = learnt.rate
+        step = 1e-3 * (axis @ rate @ axis * axis.outer(axis) if full else rate * axis)
+        around = changed(rate, step)
+        assert most - 1e-2 < min(around) and max(around) < most - 1e-7
+    if learn_s0:
+        around = changed(learnt.mean_concentration, 1e-3 * learnt.mean_concentration)
+        assert most - 1e-2 < min(around) and max(around) < most - 1e-7
 
 
-def test_a_single_component_expects_the_covariance_of_the_rows():
+@BOTH
+def test_a_single_component_expects_the_covariance_of_the_rows(full):
     """n log c - (n + N/2) log(c + N/2n) is greatest at 1, if the prior has the covariance of the rows."""
     x = rows()[0] - rows()[0].mean(0)
-    prior = NormalWishart(torch.zeros(D).double(), 1.0, 0.5, torch.linalg.cholesky(1.5 * x.mT @ x / N))
-    model = ObservedMixture((0,) * D, 1, N, (), TablePrior(numbers=prior), True, learn_prior=True)
-    ascend(model, model.observations(x), torch.ones(N, 1).double())
-    assert model.learnt.scale.item() == pytest.approx(1)
+    spread = 1.5 * x.mT @ x / N
+    if full:
+        prior = NormalWishart(torch.zeros(D).double(), 1.0, 0.5, torch.linalg.cholesky(spread))
+    else:
+        ones = torch.ones(D).double()
+        prior = ColumnNormalGamma(0 * ones, ones, 1.5 * ones, spread.diagonal())
+    model = ObservedMixture((0,) * D, 1, N, (), TablePrior(numbers=prior), full, learn_prior=True)
+    for _ in range(5):
+        ascend(model, model.observations(x), torch.ones(N, 1).double())
+    assert model.learnt.rate.numpy() == pytest.approx((spread if full else spread.diagonal()).numpy())
+
+
+def test_constant_columns_do_not_change_the_scale_of_others():
+    """One scale for all columns would follow the constant ones, of which every component is sure."""
+    x, gamma = rows()
+    rates = []
+    for constant in (0, 5):
+        x_ = torch.cat([x, torch.zeros(N, constant).double()], -1)
+        spread = torch.block_diag(x.mT.cov(correction=0), torch.eye(constant).double())
+        loc, dim = torch.zeros(D + constant).double(), D + constant
+        prior = NormalWishart(loc, 1.0, (9 - dim) / 2, torch.linalg.cholesky(4 * spread))
+        table = TablePrior(numbers=prior)
+        model = ObservedMixture((0,) * dim, K, N, (), table, True, learn_prior=True)
+        for _ in range(100):
+            ascend(model, model.observations(x_), gamma)
+        rates.append(model.learnt.rate[:D, :D])
+    assert rates[1].numpy() == pytest.approx(rates[0].numpy())

@@ -45,23 +45,37 @@ def test_one_row_in_a_hundred_also_of_few_rows_in_many_columns(columns, number):
     assert 0.004 < np.mean(shares) < 0.018
 
 
+def learnt_prior(columns, weights):
+    """s0 and scatter of the best prior of one component, along the axes of its rows' second moments."""
+    number, freedom = weights.sum(), columns.shape[1]
+    mean = weights @ columns / number
+    scatter = (weights[:, None] * (columns - mean)).T @ (columns - mean)
+    moments, s0 = scatter + number * np.outer(mean, mean), 1.0
+    axes, prior = np.linalg.eigh(moments)[1], freedom * moments / number
+    for _ in range(1000):
+        shift = s0 * number / (s0 + number) * np.outer(mean, mean)
+        precision = (freedom + number) * np.linalg.inv(prior + scatter + shift)
+        prior = freedom * (axes / np.diag(axes.T @ precision @ axes)) @ axes.T
+        moved = number / (s0 + number) * mean
+        apart = freedom / (s0 + number) + moved @ precision @ moved
+        s0 = min(freedom / apart, 1.0)
+    return s0, (prior + prior.T) / 2
+
+
 def test_held_out_scores_are_those_of_a_mixture_without_the_rows():
-    """Of one component, whose responsibilities are known, in units of all rows."""
-    x = rows(40)
+    """Of one component, whose responsibilities are known, in units of all rows, with a prior of its own."""
+    x, weights = rows(40), np.arange(40) % 3 + 1.0
     mixture = BayesianMixture(1, random_state=0).fit(x)
-    found = mixture._held_out(x, np.arange(40) % 3 + 1.0)
-    scale, s0 = (float(part) for part in mixture._mixture.learnt.buffers())
+    found = mixture._held_out(x, weights)
     for fold in range(10):
         rest = np.arange(40) % 10 != fold
-        weights = (np.arange(40) % 3 + 1.0)[rest]
-        columns = (x[rest] - x.mean(0)) / x.std(0)
-        scatter = 3 * scale * (weights[:, None] * columns).T @ columns / weights.sum()
+        s0, scatter = learnt_prior((x[rest] - x.mean(0)) / x.std(0), weights[rest])
         other = BayesianMixture(
             1,
             mean_prior=x.mean(0),
             mean_precision_prior=s0,
-            covariance_prior=(scatter + scatter.T) / 2 * np.outer(x.std(0), x.std(0)),
-        ).fit(x[rest], sample_weight=weights)
+            covariance_prior=scatter * np.outer(x.std(0), x.std(0)),
+        ).fit(x[rest], sample_weight=weights[rest])
         np.testing.assert_allclose(found[~rest], other.score_samples(x[~rest]), rtol=1e-5)
 
 
