@@ -112,9 +112,8 @@ class _GaussianTable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor, stats: Tensor) -> Tensor:
         dim, device, dtype = mean.shape[-1], mean.device, product_dtype(mean)
-        precision, scaled_loc = stats[..., 2:].split(dim, -1)
-        total, scaled_total = stats[..., 2:].sum(-2, keepdim=True).split(dim, -1)
-        shift = scaled_total / total
+        precision, scaled_loc = stats[..., 2 : dim + 2], stats[..., dim + 2 :]
+        shift = scaled_loc.sum(-2, keepdim=True) / precision.sum(-2, keepdim=True)
         # E[t] is that of (Σ log α, Σ α μ², α, α μ); log N(c; μ, 1/α) takes it times (1/2, -1/2, -c²/2, c).
         half = shift.new_full((*shift.shape[:-1], 1), 0.5)
         at_centre = torch.cat([half, -half, -0.5 * shift.square(), shift], -1)

@@ -111,10 +111,13 @@ def encoder_program(run: Run, model: Any) -> torch.export.ExportedProgram:
     if traceable is None:
         raise ValueError(f"run: expected a model with an encoder, --model {run.recipe.name} has none")
     encoder = deepcopy(RawEncoder(run.preprocessing, traceable)).eval().cpu().requires_grad_(False)
-    x = torch.zeros((2, *run.preprocessing.event_shape), dtype=encoder.dtype)
-    rows = {0: torch.export.Dim("rows", max=1 << 40)}  # without max, torch 2.6 does not exclude 2^63 - 1
+    # Torch 2.6 notes this number as the size of some outputs; onnxruntime reuses buffers of one size, which
+    # fails for other numbers of rows where the components of a factor are as many.
+    rows = 97
+    x = torch.zeros((rows, *run.preprocessing.event_shape), dtype=encoder.dtype)
+    dims = {0: torch.export.Dim("rows", max=1 << 40)}  # without max, torch 2.6 does not exclude 2^63 - 1
     with _without_checks(), torch.no_grad():
-        program = torch.export.export(encoder, (x,), dynamic_shapes=(rows,), strict=False)
+        program = torch.export.export(encoder, (x,), dynamic_shapes=(dims,), strict=False)
     for part in program.graph_module.modules():
         for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # places on this machine
@@ -142,8 +145,10 @@ def write_encoder(run: Run, model: Any, path: Path) -> None:
         checkpoint.write_atomically(path, lambda part: part.write_bytes(content.getvalue()))
         return
     outputs = list(program.module()(*program.example_inputs[0]))
+    # Constants are folded: onnxruntime 1.23 would fuse their transposes with products in float64, and has no
+    # kernel for that.
     onnx = torch.onnx.export(
-        program, dynamo=True, input_names=[INPUT], output_names=outputs, optimize=False, verbose=False
+        program, dynamo=True, input_names=[INPUT], output_names=outputs, optimize=True, verbose=False
     )
     assert onnx is not None
     onnx.model.metadata_props.update(names)
