@@ -129,7 +129,7 @@ def test_sampling_asks_no_tensor_for_its_value():
     mixture = gaussian_mixture()
     recording = record(lambda shift: (mixture.sample() + shift,), [torch.zeros(())])
     torch.manual_seed(3)
-    (replayed,) = recording.module(torch.zeros(()), *recording.state)
+    (replayed,) = recording.function()(torch.zeros(()), *recording.state)
     torch.manual_seed(3)
     assert torch.equal(replayed, mixture.sample())
 

@@ -279,7 +279,7 @@ assert most_used() - before < 300 << 20, most_used() - before
 
 def test_what_would_end_the_process(place, tmp_path):
     watched.clear()
-    root = str(Path(checkpoint.__file__).parents[1])
+    root = str(Path(checkpoint.__file__).parents[2])
     arguments = [sys.executable, "-c", DEADLY, str(place)]
     done = subprocess.run(
         arguments, env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True, cwd=tmp_path

@@ -114,7 +114,7 @@ def test_parts_can_be_captured(monkeypatch):
 
     recording = record(step, posteriors(5, 3))
     others = posteriors(5, 3)
-    for actual, expected in zip(recording.module(*others, *recording.state), step(*others), strict=True):
+    for actual, expected in zip(recording.function()(*others, *recording.state), step(*others), strict=True):
         torch.testing.assert_close(actual, expected)
 
 

@@ -104,7 +104,7 @@ def test_trains_again_from_its_configuration(name, tmp_path):
     old, new = Run.open(folder).config, Run.open(tmp_path / "again").config
     changes = {"joint_iterations": 2, "test": None}  # a new run keeps rows with rare labels in training
     if name == "fmvae":
-        changes |= {"spread": 0.95, "label_distance": 0.0}  # and spreads them
+        changes |= {"spread": 0.95, "label_distance": 0.0, "independent_start": True}  # and spreads them
     assert new.to_dict() == {**old.to_dict(), **changes}
     assert Run.open(tmp_path / "again").load_model(torch.device("cpu")) is not None
 
