@@ -1,5 +1,6 @@
 """Labels that factors are trained on: checks of their values, and the points whose labels are used."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -33,13 +34,23 @@ SPREAD = (
 )
 
 
-def own_labelled(dataset: Dataset, labels: Tensor | None, spread: float | None) -> dict[str, Any]:
+MANY_NUMBERS = 1000
+
+
+"""Numbers in an image, channels counted, from which on KL[z] weighs little beside the reconstruction."""
+
+
+def own_labelled(
+    dataset: Dataset, labels: Tensor | None, spread: float | None, named: bool
+) -> dict[str, Any]:
     """Find the defaults; the page on the model has the reason of each.
 
     Args:
         dataset: the person's own data.
         labels: in use, of all training points, int64 [N, L'], -1 = unknown; None without any.
         spread: of the options, None if it was not given.
+        named: whether the factors are given, so that those without labels are to be found. Otherwise labels
+            come first.
 
     Returns:
         Values by name of the option.
@@ -52,6 +63,10 @@ def own_labelled(dataset: Dataset, labels: Tensor | None, spread: float | None) 
         found["label_weight"] = CLASSIFICATION / known.double().mean().item()
     if image:
         found |= {"min_scale": 0.1, "augmentation": 0.5}
+        if not named:
+            found["free_from"] = 0.5
+            if math.prod(dataset.event_shape) >= MANY_NUMBERS:
+                found["kl_weight"] = 20.0
     return found
 
 

@@ -219,16 +219,22 @@ def test_own_labelled_images_are_warped_to_the_end(shape, kind, warped):
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (32, 32), (20, 20, 3), (64, 64, 3)])
-@pytest.mark.parametrize("labels", [0.0, 1.0])
-def test_pretrained_codes_are_neither_squeezed_nor_hidden(shape, labels):
+@pytest.mark.parametrize("options", [{}, {"labels": 1.0, "factors": (2, 4)}])
+def test_pretrained_codes_are_neither_squeezed_nor_hidden(shape, options):
     data = dataset(shape, Kind.IMAGE, (2,), size=40)
     for given in ({}, {"pretrain_iterations": 0, "pretrained": "/runs/a"}):
-        config = resolve(configure(data="mine.npz", labels=labels, **given), data)
+        config = resolve(configure(data="mine.npz", **options, **given), data)
         assert (config.kl_weight, config.free_from) == (1, 0)
-    if labels:
-        assert config.min_scale == 0.1
-    faces = resolve(configure(data="celeba", labels=labels), dataset(shape, Kind.IMAGE, (2,), "celeba"))
+    faces = resolve(configure(data="celeba", **options), dataset(shape, Kind.IMAGE, (2,), "celeba"))
     assert (faces.kl_weight, faces.free_from) == (1, 0)
+
+
+@pytest.mark.parametrize(("shape", "weight"), [((8, 8), 1), ((31, 31), 1), ((32, 32), 20), ((20, 20, 3), 20)])
+def test_labels_of_own_images_come_first_where_no_factors_are_given(shape, weight):
+    data = dataset(shape, Kind.IMAGE, (2,), size=40)
+    config = resolve(configure(data="mine.npz", labels=1.0), data)
+    assert (config.kl_weight, config.free_from) == (weight, 0.5)
+    assert config.min_scale == 0.1 and resolve(config, data) == config
 
 
 def test_labels_of_own_images_are_spread_and_count_in_the_weight():
