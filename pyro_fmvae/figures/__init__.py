@@ -28,6 +28,7 @@ from pyro_fmvae.figures.recovered_units import parameter_table, recovered_units
 from pyro_fmvae.figures.resampling import conditional_samples
 from pyro_fmvae.figures.restoration import restoration
 from pyro_fmvae.figures.slab_histogram import slab_histogram
+from pyro_fmvae.figures.spectrum import spectrum
 from pyro_fmvae.figures.spread import spread
 from pyro_fmvae.figures.traversal import save_animation, traversal
 
@@ -58,6 +59,7 @@ __all__ = [
     "save",
     "save_animation",
     "slab_histogram",
+    "spectrum",
     "spike_toggles",
     "spread",
     "training_curves",

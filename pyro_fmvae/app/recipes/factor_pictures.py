@@ -71,6 +71,8 @@ def factor_figures(
     """Figures of a finished run, by name: see :meth:`Recipe.draw_figures`."""
     factors = factors_of_run(recipe, model)
     drawn = {TRAINING: figures.training_curves(records, factors.names)}
+    if found := [record for record in records if record.get("bits")]:
+        drawn["spectrum"] = figures.spectrum(found[-1]["bits"], found[-1]["clustered"])
     if recipe.image:
         drawn["factors"] = figures.attribute_rows(factors)
         drawn["components"] = figures.component_grid(factors)

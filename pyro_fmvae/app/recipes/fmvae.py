@@ -9,6 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from pyro_fmvae.app.recipes.factor_choice import AUTO, LATENT, SIZES_OR_AUTO, found_factors, sizes_or_auto
 from pyro_fmvae.app.recipes.factor_pictures import factor_figures
 from pyro_fmvae.app.recipes.labelling import SPREAD, check_labels, check_numbered, own_labelled
 from pyro_fmvae.app.recipes.network_defaults import network_defaults, setting
@@ -49,6 +50,12 @@ from pyro_fmvae.models.label_predictor import LabelPredictor
 class FMVAEOptions(ViewOptions, CountableOptions):
     """Options of ``--model fmvae``."""
 
+    factors: tuple[int, ...] | None = by_data(
+        "number of components of each factor, such as 2,2,64; auto: as many as are found",
+        sizes_or_auto,
+        SIZES_OR_AUTO,
+        example="2,2,64",
+    )
     labels: float | Literal["one-per-value"] | None = by_data(
         "share of labels used, number for each value, or one-per-value", check_amount, example="20"
     )
@@ -182,6 +189,18 @@ OWN_COMPONENTS = 16
 """Most components of the factor of such images."""
 
 
+SMILEYS_WITHOUT_LABELS: dict[str, Any] = {
+    "pretrain_iterations": 300,
+    "prior_iterations": 50,
+    "joint_iterations": 1850,
+    "joint_learning_rate": 2e-3,
+    "final_learning_rate": 1e-4,
+}
+
+
+"""Independent components show the properties of smileys after 300 iterations."""
+
+
 def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
     """Values by name of all options whose default depends on the data."""
     kind = setting(config, dataset)
@@ -196,6 +215,8 @@ def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
         defaults |= PRETRAINED
     if pretrained or chosen.per_value > 1:
         defaults["label_distance"] = 0.0
+    if kind == "smiley" and not chosen.labels:
+        defaults |= SMILEYS_WITHOUT_LABELS
     if config.own_data and not config.labels and kind != "columns":
         factors = tuple(min(components, OWN_COMPONENTS) for components in defaults["factors"])
         defaults |= OWN_CLUSTERS | {
@@ -235,7 +256,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
     @classmethod
     def resolve(cls, config: FMVAEOptions, dataset: Dataset) -> FMVAEOptions:
         """Factors for labels first; refining only if it changes something; free factors opened by a phase."""
-        given_free_from = config.free_from
+        given_free_from, given_dim = config.free_from, config.factor_dim
         config = completed(config, fmvae_defaults(config, dataset))
         if not config.labels:
             config = replace(config, label_weight=0.0)
@@ -253,6 +274,10 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         if config.label_width and not (config.labels and config.network == "mlp"):
             raise ValueError("label_width: expected 0 without labels or with convolutions")
         names = trained_labels(config, dataset) if config.labels else ()
+        if config.factors == AUTO:
+            of_labels = [config.per_value * max(size, 1) for size in dataset.label_sizes[: len(names)]]
+            found = found_factors(config, dataset, of_labels)
+            config = replace(config, factors=found, factor_dim=given_dim or max(2, LATENT // len(found)))
         config = _independent_start(config, len(names))
         check_views(config, dataset, len(names))
         if config.labels:

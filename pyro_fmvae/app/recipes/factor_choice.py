@@ -1,0 +1,89 @@
+"""``--factors auto``: how many factors there are, and of how many components, by independent components."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+
+from pyro_fmvae.app.recipes.networks import NetworkOptions, networks
+from pyro_fmvae.app.recipes.options import ListOf, sizes
+from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
+from pyro_fmvae.learn.fitting import fit
+from pyro_fmvae.learn.fmvae_phases import Pretraining, encode_some
+from pyro_fmvae.learn.independent_components import found_sizes
+from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.models import VAE
+
+AUTO: Final = (0,)
+"""Sizes of factors that are to be found."""
+LATENT: Final = 32
+"""Dimensions of z in which factors are looked for, at least."""
+PRETRAINING: Final = 300
+"""Iterations after which they are looked for, at most: later a property spreads over more directions."""
+EXAMPLES: Final = 1000
+"""From which the decoder starts."""
+
+logger = logging.getLogger("pyro_fmvae")
+
+
+class SizesOrAuto(ListOf):
+    """Converts ``auto``, or text such as ``2,2,64``."""
+
+    def __call__(self, text: Any) -> tuple[Any, ...]:
+        return AUTO if text == "auto" else super().__call__(text)
+
+
+SIZES_OR_AUTO: Final = SizesOrAuto("sizes", int, "2,2,64, or auto")
+
+
+def sizes_or_auto(name: str, value: tuple[int, ...]) -> None:
+    """One or more integers >= 1, or :data:`AUTO`."""
+    if value != AUTO:
+        sizes(name, value)
+
+
+def found_factors(config: Any, dataset: Dataset, label_sizes: Sequence[int]) -> tuple[int, ...]:
+    """Sizes of the factors that independent components of the codes of a pretrained VAE show.
+
+    The VAE is trained for this alone. Labelled factors come first; the others are what labels do not explain.
+
+    Args:
+        config: resolved but for the factors.
+        dataset: to train on.
+        label_sizes: components of the labelled factors.
+
+    Raises:
+        ValueError: there is no pretraining, or no direction of the codes has clusters.
+    """
+    assert isinstance(config, NetworkOptions) and config.batch_size is not None
+    assert config.factor_dim is not None
+    if not config.pretrain_iterations:
+        raise ValueError("factors: auto needs --pretrain-iterations; or give sizes, such as 2,2,64")
+    train, labels = dataset.train, None
+    if label_sizes:
+        labels = hide_labels(train, config.labels, config.seed)[:, : len(label_sizes)]  # type: ignore[attr-defined]
+    gpu = config.device == "auto" and torch.cuda.is_available()
+    device = torch.device("cuda" if gpu else "cpu" if config.device == "auto" else config.device)
+    budget = Budget(min(config.pretrain_iterations, PRETRAINING), config.budgets()["pretrain"].minutes)
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        made = networks(config, dataset.preprocessing, LATENT)
+        vae = VAE(made.encoder, made.decoder, made.observation, LATENT, len(train), made.distortion).to(
+            device
+        )
+        vae.start_at(whole(train.select(torch.arange(min(EXAMPLES, len(train)))), device)[0])
+        batches = Batches(replace(train, labels=labels), config.batch_size, seed=config.seed, device=device)
+        for _ in fit([Pretraining(vae, config.learning(), budget)], batches):
+            pass
+        loc, scale, known = encode_some(vae.eval(), batches)
+    found, spectrum = found_sizes(loc, scale, known, config.seed)
+    logger.info("factors: %s bits; found %s", spectrum, ",".join(map(str, found)) or "none")
+    if not found:
+        beside = " that labels do not explain" if label_sizes else ""
+        raise ValueError(
+            f"factors: auto found no direction of the codes with clusters{beside} ({spectrum} bits); give "
+            "sizes, such as --factors 2,2,64"
+        )
+    return (*label_sizes, *found)
