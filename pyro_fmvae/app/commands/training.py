@@ -16,6 +16,7 @@ from jsonargparse import ArgumentParser
 
 from pyro_fmvae.app.commands.command import Command, UsageError
 from pyro_fmvae.app.commands.parser import PROGRAM, Parser
+from pyro_fmvae.app.recipes.factor_choice import AUTO
 from pyro_fmvae.app.recipes.options import TrainConfig, flag
 from pyro_fmvae.app.recipes.registry import (
     DEFAULT,
@@ -312,6 +313,8 @@ def start(
     trainer.run = replace(trainer.run, folder=folder)
     if run.recipe.tables:
         print(f"learnt without networks, by --model {run.recipe.name}; for networks give --model {DEFAULT}")
+    if getattr(config, "factors", None) == AUTO:
+        print(f"factors found: {','.join(map(str, run.recipe.factors))}")
     with alone(folder) if ranks.leads else nullcontext():
         try:
             with _naming(folder):

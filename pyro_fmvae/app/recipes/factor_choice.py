@@ -1,6 +1,5 @@
 """``--factors auto``: how many factors there are, and of how many components, by independent components."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -13,19 +12,14 @@ from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
 from pyro_fmvae.learn.fitting import fit
 from pyro_fmvae.learn.fmvae_phases import Pretraining, encode_some
 from pyro_fmvae.learn.independent_components import found_sizes
-from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.models import VAE
 
 AUTO: Final = (0,)
 """Sizes of factors that are to be found."""
 LATENT: Final = 32
 """Dimensions of z in which factors are looked for, at least."""
-PRETRAINING: Final = 300
-"""Iterations after which they are looked for, at most: later a property spreads over more directions."""
 EXAMPLES: Final = 1000
 """From which the decoder starts."""
-
-logger = logging.getLogger("pyro_fmvae")
 
 
 class SizesOrAuto(ListOf):
@@ -66,7 +60,7 @@ def found_factors(config: Any, dataset: Dataset, label_sizes: Sequence[int]) -> 
         labels = hide_labels(train, config.labels, config.seed)[:, : len(label_sizes)]  # type: ignore[attr-defined]
     gpu = config.device == "auto" and torch.cuda.is_available()
     device = torch.device("cuda" if gpu else "cpu" if config.device == "auto" else config.device)
-    budget = Budget(min(config.pretrain_iterations, PRETRAINING), config.budgets()["pretrain"].minutes)
+    budget = config.budgets()["pretrain"]
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         made = networks(config, dataset.preprocessing, LATENT)
@@ -79,11 +73,11 @@ def found_factors(config: Any, dataset: Dataset, label_sizes: Sequence[int]) -> 
             pass
         loc, scale, known = encode_some(vae.eval(), batches)
     found, spectrum = found_sizes(loc, scale, known, config.seed)
-    logger.info("factors: %s bits; found %s", spectrum, ",".join(map(str, found)) or "none")
     if not found:
         beside = " that labels do not explain" if label_sizes else ""
         raise ValueError(
-            f"factors: auto found no direction of the codes with clusters{beside} ({spectrum} bits); give "
-            "sizes, such as --factors 2,2,64"
+            f"factors: auto expected a direction of the codes with clusters{beside}, found none "
+            f"(bits: {spectrum.strip('| ') or 'no signal'}); give sizes, such as --factors 2,2,64, or more "
+            "--pretrain-iterations"
         )
     return (*label_sizes, *found)

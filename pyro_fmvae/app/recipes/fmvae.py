@@ -196,8 +196,6 @@ SMILEYS_WITHOUT_LABELS: dict[str, Any] = {
     "joint_learning_rate": 2e-3,
     "final_learning_rate": 1e-4,
 }
-
-
 """Independent components show the properties of smileys after 300 iterations."""
 
 
@@ -225,7 +223,7 @@ def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
         }
     if config.labels and kind not in ("smiley", "sprites"):
         names = trained_labels(config, dataset)
-        if config.factors is None:
+        if config.factors in (None, AUTO):
             check_numbered(dataset, names)
         of_labels = tuple(config.per_value * max(size, 1) for size in dataset.label_sizes[: len(names)])
         defaults["factors"] = (*of_labels, *defaults["factors"])

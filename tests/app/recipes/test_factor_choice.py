@@ -3,11 +3,12 @@ import pytest
 
 from tests.small_runs import command, succeed
 
+pytestmark = pytest.mark.usefixtures("single_precision")
+
 SHORT = (
     "--labels=0",
     "--joint-iterations=2",
     "--prior-iterations=2",
-    "--hidden=50",
     "--eager",
     "--valid=0.1",
 )
@@ -24,8 +25,9 @@ def write(path, clustered):
 @pytest.mark.parametrize("given", ["--factor-dim=3", "--model=fmvae"])
 def test_auto_finds_as_many_factors_as_there_are(tmp_path, given):
     write(tmp_path / "table.npz", True)
-    options = ("--model=fmvae", "--factors=auto", "--pretrain-iterations=300", given, *SHORT)
-    succeed("train", "--data", tmp_path / "table.npz", "--out", tmp_path / "run", *options)
+    options = ("--model=fmvae", "--factors=auto", "--pretrain-iterations=1000", given, *SHORT)
+    out = succeed("train", "--data", tmp_path / "table.npz", "--out", tmp_path / "run", *options)
+    assert "factors found: 2,2\n" in out
     config = (tmp_path / "run" / "config.json").read_text()
     assert '"factors": [2, 2]' in " ".join(config.split()).replace("[ 2, 2 ]", "[2, 2]")
     assert f'"factor_dim": {3 if "3" in given else 16}' in config
@@ -33,7 +35,7 @@ def test_auto_finds_as_many_factors_as_there_are(tmp_path, given):
 
 
 @pytest.mark.parametrize(
-    ("iterations", "message"), [(50, "auto found no direction"), (0, "auto needs --pretrain-iterations")]
+    ("iterations", "message"), [(50, "auto expected a direction"), (0, "auto needs --pretrain-iterations")]
 )
 def test_auto_says_so_where_nothing_is_found(tmp_path, iterations, message):
     write(tmp_path / "table.npz", False)
