@@ -14,7 +14,7 @@ from pyro_fmvae.learn.fmvae_phases import Pretraining, encode_some
 from pyro_fmvae.learn.independent_components import found_sizes
 from pyro_fmvae.models import VAE
 
-AUTO: Final = (0,)
+AUTO: Final = (-1,)
 """Sizes of factors that are to be found."""
 LATENT: Final = 32
 """Dimensions of z in which factors are looked for, at least."""

@@ -288,8 +288,10 @@ def test_baseline_has_the_mixtures_networks_and_learning_phases(name):
     config = resolve(replace(given, labels=0.0), data)
     vae = resolve(configure("vae", name, pretrain_iterations=5, joint_iterations=7), data)
     same = ("factors", "factor_dim", "network", "width", "hidden", "batch_size", "min_scale", "hold_out")
-    for option in (*same, "final_learning_rate", "pretrain_iterations", "joint_iterations"):
+    for option in (*same, "pretrain_iterations", "joint_iterations"):
         assert getattr(vae, option) == getattr(config, option), option
+    if name != "smiley":  # a mixture of smileys without labels has a falling rate of its own
+        assert vae.final_learning_rate == config.final_learning_rate
     assert vae.kl_weight == 1
     assert resolve(vae, data) == vae
 
