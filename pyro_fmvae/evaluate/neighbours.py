@@ -31,7 +31,7 @@ class Neighbours:
 
     def __init__(self, model: Any, train: Iterable[tuple[Tensor, ...]]) -> None:
         self._model = model
-        parts = zip(*((*self._seen(batch), _hashes(batch[0])) for batch in train), strict=True)
+        parts = zip(*((*self._features(batch), _hashes(batch[0])) for batch in train), strict=True)
         mean, scale, residual, hashes = (np.concatenate(arrays) for arrays in parts)
         finite = np.isfinite(mean).all(1) & np.isfinite(residual).all(1)
         if finite.sum() < 2:
@@ -57,7 +57,7 @@ class Neighbours:
     def distance_parts(self, batches: Iterable[tuple[Tensor, ...]]) -> Iterator[np.ndarray]:
         """The distances of batch after batch, float64 [B], so that not all have to be held."""
         for batch in batches:
-            mean, _, residual = self._seen(batch)
+            mean, _, residual = self._features(batch)
             points = self._points(mean, residual)
             finite, found = np.isfinite(points).all(1), np.full(len(points), np.inf)
             if finite.any():
@@ -70,7 +70,7 @@ class Neighbours:
         with np.errstate(over="ignore", invalid="ignore"):
             return np.concatenate([mean / self._units, residual / self._noise], 1)
 
-    def _seen(self, batch: tuple[Tensor, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _features(self, batch: tuple[Tensor, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean and standard deviation of q(z | x) [B, J], and x - E[x | mean] [B, elements of x].
 
         Networks overflow far from their training data, where validation would reject the whole batch.

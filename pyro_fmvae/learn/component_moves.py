@@ -307,7 +307,7 @@ def _weight_evidence(model: ObservedMixture, counts: Tensor) -> Tensor:
     weights, size = model.prior.weights, counts.shape[-1]
     prior = natural_prior(weights.prior(model.prior.c0, size))
     ordered = counts.gather(-1, weights.order(counts))
-    told, log_normalizer = weights.told(ordered), prior.family.log_normalizer
+    told, log_normalizer = weights.statistics(ordered), prior.family.log_normalizer
     before = prior.natural.to(told)
     gained = log_normalizer(before + told) - log_normalizer(before)
     return gained.unsqueeze(-1).flatten(counts.dim() - 1).sum(-1)

@@ -122,7 +122,7 @@ class Pretraining(GradientPhase):
     def step(self, *batch: Any) -> float:
         """One step at the present weight of the KL divergence; labels are not looked at."""
         one = replace(self.learning, views=1)
-        return self.svi.step(one.seen(one.augment(batch[0])), kl_weight=self.kl_weight)
+        return self.svi.step(one.viewed(one.augment(batch[0])), kl_weight=self.kl_weight)
 
 
 class PriorFitting(GradientPhase):
@@ -153,7 +153,7 @@ class PriorFitting(GradientPhase):
     def step(self, *batch: Any) -> float:
         """One natural-gradient step."""
         x, *rest = batch
-        return self.svi.step(self.learning.seen(x), *rest)
+        return self.svi.step(self.learning.viewed(x), *rest)
 
 
 class Joint(GradientPhase):
@@ -263,7 +263,7 @@ class Joint(GradientPhase):
             self.model.gate_free(0.0)
         try:
             return self.svi.step(
-                self.learning.seen(self.learning.augment(x) if self.augmenting else x), *rest
+                self.learning.viewed(self.learning.augment(x) if self.augmenting else x), *rest
             )
         finally:
             if self.closed:  # between steps the model is whole, whoever asks it

@@ -148,7 +148,7 @@ class Learning:
         chosen = torch.randperm(len(x), device=x.device)[:number]
         return x.index_copy(0, chosen, self.augmentation(x[chosen]))
 
-    def seen(self, x: Tensor) -> Tensor:
+    def viewed(self, x: Tensor) -> Tensor:
         """A batch [B, ...] as it is seen: a view of each point, or [B, V, ...] of several."""
         if self.views == 1:
             return x if self.view is None else self.view(x)

@@ -49,7 +49,7 @@ def updated(
     for name, natural in before.items():
         child = child_of(name)
         if name == WEIGHTS:
-            after[name] = natural + scale * model.prior.weights.told(gamma.double().sum(0))
+            after[name] = natural + scale * model.prior.weights.statistics(gamma.double().sum(0))
         elif child in observations:
             after[name] = model.conjugate(child, natural, observations[child], gamma, scale)
     return after
@@ -149,22 +149,22 @@ class IncrementalAscent:
         self.model, self.parts = model, parts
         self.before, self._learns = before or self._priors(), before is None
         self.total_weight = float(sum(part.weights.sum() for part in parts))
-        self._told: list[dict[str, Tensor]] = []
+        self._statistics: list[dict[str, Tensor]] = []
         self._beside = [-math.inf] * len(parts)
         gaps = {name: model.natural(name).natural - value for name, value in self.before.items()}
         for part in parts:
             share = float(part.weights.sum()) / stand_for if stand_for else 0.0
-            self._told.append({name: share * gap for name, gap in gaps.items()})
+            self._statistics.append({name: share * gap for name, gap in gaps.items()})
 
     @torch.no_grad()
     def sweep(self) -> float:
         """Visit every part once; returns the bound, in nats for all rows."""
         totals = self._totals()  # summed anew in every sweep, so that rounding does not pile up
         for number, part in enumerate(self.parts):
-            old = self._told[number]
-            self._told[number], self._beside[number] = told(self.model, part)
+            old = self._statistics[number]
+            self._statistics[number], self._beside[number] = sufficient_statistics(self.model, part)
             for name, total in totals.items():
-                total += self._told[number][name] - old[name]
+                total += self._statistics[number][name] - old[name]
                 self.model.posterior_of(name).natural.copy_(self.before[name] + total)
         if self._learns:
             self.model.learn_prior()
@@ -187,11 +187,11 @@ class IncrementalAscent:
         return bound
 
     def _totals(self) -> dict[str, Tensor]:
-        return {name: torch.stack([part[name] for part in self._told]).sum(0) for name in self.before}
+        return {name: torch.stack([part[name] for part in self._statistics]).sum(0) for name in self.before}
 
 
 @torch.no_grad()
-def told(model: ObservedMixture, rows: Rows) -> tuple[dict[str, Tensor], float]:
+def sufficient_statistics(model: ObservedMixture, rows: Rows) -> tuple[dict[str, Tensor], float]:
     """Statistics of weighted rows at their best responsibilities, by site, and what is beside them.
 
     Args:

@@ -77,7 +77,7 @@ class LabelPredictor(nn.Module):
         members = torch.stack([own.double(), regression, self.forest(features.float()).double()])
         return weighted_mean(members, self.powers, self.weights)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Members with their weights, and how well each does by itself: for the closing table."""
         weighed = [
             f"{name} {weight:.0%}" for name, weight in zip(MEMBERS, self.weights.tolist(), strict=True)

@@ -26,12 +26,12 @@ class MixingWeights(ABC):
         """The distribution of a row's component, given a value of the site; its ``probs`` are π."""
 
     @abstractmethod
-    def told(self, counts: Tensor) -> Tensor:
+    def statistics(self, counts: Tensor) -> Tensor:
         """Sum that is added to λ for so many rows of each component, [..., K]."""
 
     @abstractmethod
-    def counts(self, told: Tensor) -> Tensor:
-        """Invert :meth:`told`."""
+    def counts(self, statistics: Tensor) -> Tensor:
+        """Invert :meth:`statistics`."""
 
     @abstractmethod
     def log_weights(self, stats: Tensor) -> Tensor:
@@ -57,13 +57,13 @@ class DirichletWeights(MixingWeights):
         """The value is π itself."""
         return Assignment(value)
 
-    def told(self, counts: Tensor) -> Tensor:
+    def statistics(self, counts: Tensor) -> Tensor:
         """The counts themselves."""
         return counts
 
-    def counts(self, told: Tensor) -> Tensor:
+    def counts(self, statistics: Tensor) -> Tensor:
         """The counts themselves."""
-        return told
+        return statistics
 
     def log_weights(self, stats: Tensor) -> Tensor:
         """E[t] itself."""
@@ -95,14 +95,14 @@ class StickBreaking(MixingWeights):
         """The category of π, made of the sticks as a plain program does."""
         return dist.Categorical(_weights(value))
 
-    def told(self, counts: Tensor) -> Tensor:
+    def statistics(self, counts: Tensor) -> Tensor:
         """A stick's own rows, and those of the components behind it: [..., K - 1, 2]."""
         behind = counts.flip(-1).cumsum(-1).flip(-1)[..., 1:]
         return torch.stack([counts[..., :-1], behind], -1)
 
-    def counts(self, told: Tensor) -> Tensor:
+    def counts(self, statistics: Tensor) -> Tensor:
         """Own rows of the sticks, then all that are behind the last; of two components at least."""
-        return torch.cat([told[..., 0], told[..., -1:, 1]], -1)
+        return torch.cat([statistics[..., 0], statistics[..., -1:, 1]], -1)
 
     def log_weights(self, stats: Tensor) -> Tensor:
         """E[log v_k] + Σ_{j<k} E[log(1 - v_j)]."""

@@ -38,7 +38,7 @@ class PackedNumbers:
             self.with_gaps, x = x[self.gaps], x[self.whole]
         known = (~x.isnan()).double().sum(-1)
         self.constant = -0.5 * math.log(2 * math.pi) * known
-        self.told = (
+        self.own_statistics = (
             _across(x) if full else COLUMN_NORMAL_GAMMA.data_stats(x, torch.zeros_like(x)).mT.contiguous()
         )
 
@@ -56,7 +56,7 @@ class PackedNumbers:
 
         ``others``, [N, K] or [K], are as for :func:`marginal_expectation`.
         """
-        table = torch.addmm(self.constant, stats, self.told).mT.contiguous()
+        table = torch.addmm(self.constant, stats, self.own_statistics).mT.contiguous()
         if self.gaps is None:
             return table
         both = table.new_empty(self.count, table.shape[-1])
@@ -77,8 +77,8 @@ class PackedNumbers:
         """
         gamma = gamma.double()
         if self.gaps is None:
-            return prior.double() + scale * (self.told @ gamma).mT
-        target = prior.double() + scale * (self.told @ gamma[self.whole]).mT
+            return prior.double() + scale * (self.own_statistics @ gamma).mT
+        target = prior.double() + scale * (self.own_statistics @ gamma[self.whole]).mT
         gamma = gamma[self.gaps]
         if self._last is not None and all(map(torch.equal, self._last, (stats, gamma))):
             return target + scale * self._last[-1]

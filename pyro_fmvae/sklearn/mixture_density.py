@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
-from pyro_fmvae.learn.mixture_search import Rows, told
+from pyro_fmvae.learn.mixture_search import Rows, sufficient_statistics
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING, MixingWeights
 from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, WEIGHTS, column_site, parameter_of
@@ -353,7 +353,7 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         x, found = self._columns.standardised(X, model.device), np.empty(len(X))
         w = torch.as_tensor(weights, device=model.device)
         parts = [np.flatnonzero(fold == number) for number in range(min(FOLDS, len(X)))]
-        sums = [told(model, Rows(x[part], w[part]))[0] for part in parts]
+        sums = [sufficient_statistics(model, Rows(x[part], w[part]))[0] for part in parts]
         for part, own in zip(parts, sums, strict=True):
             rest = np.setdiff1d(np.arange(len(X)), part)
             other = self._new(model.components, 1, model.device, self._prior_given(x[rest], weights[rest]))

@@ -575,7 +575,7 @@ class Marked(torch.nn.Module):
 @pytest.mark.parametrize("view", [None, Marked()], ids=["copies", "changed"])
 def test_views_of_a_batch(number, shape, view):
     x = batch()[0]
-    seen = Learning(views=number, view=view).seen(x)
+    seen = Learning(views=number, view=view).viewed(x)
     assert seen.shape == shape
     each = seen.reshape(20, number, -1)
     assert (each[..., 1:] == x.reshape(20, 1, -1)[..., 1:]).all()
@@ -605,7 +605,7 @@ def test_a_step_on_views_is_that_of_their_program():
     phase.enter()
     phase.before_step(0.0)
     torch.manual_seed(1)
-    seen = phase.learning.seen(x)
+    seen = phase.learning.viewed(x)
     with torch.no_grad():
         expected = phase.svi.elbo.loss(model.model, model.guide, seen, labels)
     torch.manual_seed(1)

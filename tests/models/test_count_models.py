@@ -132,7 +132,7 @@ def test_start_has_the_means_of_the_columns():
 
 def test_outlier_distances_see_what_the_reconstruction_lacks():
     model, x = vae("poisson"), counts()
-    mean, _, residual = Neighbours(model, [(x,)])._seen((x,))
+    mean, _, residual = Neighbours(model, [(x,)])._features((x,))
     with torch.no_grad():
         expected = model.observation.density(model.decoder, torch.from_numpy(mean), x).mean
     np.testing.assert_allclose(residual, (x[:, :COLUMNS] - expected).numpy())

@@ -51,7 +51,7 @@ def test_the_closing_table_is_told_members_and_accuracies():
     _, predictor, _ = fitted()
     predictor.accuracies.copy_(torch.tensor([0.664, 0.83, 0.5]))
     predictor.known.fill_(1040)
-    assert predictor.told() == (
+    assert predictor.summary() == (
         "mixture 50%, logistic regression 30%, random forest 20%; "
         "accuracies by cross-validation on the 1,040 labelled rows: 0.66, 0.83, 0.50"
     )

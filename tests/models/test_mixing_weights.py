@@ -15,7 +15,7 @@ COUNTS = torch.tensor([7.0, 4.5, 0.3, 2.2], dtype=torch.float64)
 
 def posterior(weights):
     prior = natural_prior(weights.prior(0.8, 4))
-    return type(prior)(prior.natural + weights.told(COUNTS)), weights.told(COUNTS)
+    return type(prior)(prior.natural + weights.statistics(COUNTS)), weights.statistics(COUNTS)
 
 
 @pytest.mark.parametrize("weights", [DIRICHLET_WEIGHTS, STICK_BREAKING])
@@ -50,7 +50,7 @@ def test_the_best_order_has_the_greatest_evidence():
     def evidence(order):
         prior = natural_prior(STICK_BREAKING.prior(0.8, 4))
         family = prior.family
-        after = prior.natural + STICK_BREAKING.told(COUNTS[order])
+        after = prior.natural + STICK_BREAKING.statistics(COUNTS[order])
         return float((family.log_normalizer(after) - family.log_normalizer(prior.natural)).sum())
 
     orders = torch.cartesian_prod(*[torch.arange(4)] * 4)

@@ -372,7 +372,7 @@ class Mixture(Recipe[MixtureOptions]):
         ]
         for factor in self.labelled:
             if (predictor := model.predictor_of(factor)) is not None:
-                lines.append(f"{self.factor_names[factor]} predicted by: {predictor.told()}")
+                lines.append(f"{self.factor_names[factor]} predicted by: {predictor.summary()}")
         if self.config.ignore:
             lines.append(f"columns left out: {', '.join(self.config.ignore)}")
         powers = self.preprocessing.powers

@@ -97,7 +97,7 @@ class Likelihoods:
     shift: Tensor
 
     @classmethod
-    def kept(cls, points: Observations, table: Tensor) -> "Likelihoods":
+    def of_table(cls, points: Observations, table: Tensor) -> "Likelihoods":
         """Likelihoods from constants E[log p] [*batch, K]."""
         return cls(points, *_exponentials(points.flat(table.expand(*points.batch, -1))))
 
@@ -311,7 +311,7 @@ def _mixture(
         return found.log_sum(weights).to(table)
     table = _numbers(log_density(fn.component_distribution, fn._pad(value), evaluate, kept), evaluate)
     if points and kept.is_constant(table):
-        return kept.derived(table, lambda: Likelihoods.kept(points, table)).log_sum(weights).to(table)
+        return kept.derived(table, lambda: Likelihoods.of_table(points, table)).log_sum(weights).to(table)
     return (table + weights).logsumexp(-1)
 
 

@@ -47,7 +47,7 @@ def test_sums_of_constants(batch, shape):
     given = weights.expand(W, B, K) if shape is None else weights
     points = Observations.of(given, torch.Size(batch))
     assert points
-    ours, theirs = Likelihoods.kept(points, table).log_sum(given), by_logsumexp(table, given)
+    ours, theirs = Likelihoods.of_table(points, table).log_sum(given), by_logsumexp(table, given)
     assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
     assert_close(slopes(ours, weights), slopes(theirs, weights))
 
@@ -77,7 +77,7 @@ def test_what_is_unlikely_under_the_largest_weight(dtype, gap, rtol):
     """No product underflows where the component of the largest weight is e^-gap as likely as another."""
     table, weights = torch.tensor([[0.0, -gap]], dtype=dtype), torch.tensor([-gap - 1, 0.0], dtype=dtype)
     table, weights = table.expand(2, 2), weights.requires_grad_()
-    found = Likelihoods.kept(Observations.of(weights, torch.Size((2,))), table).log_sum(weights)
+    found = Likelihoods.of_table(Observations.of(weights, torch.Size((2,))), table).log_sum(weights)
     expected = by_logsumexp(table.double(), weights.double())
     assert_close(found.double(), expected, rtol=rtol, atol=0.0)
     assert_close(
@@ -92,11 +92,11 @@ def test_sums_are_finite_whatever_the_numbers(dtype, size):
     table, weights = torch.full((2, size), far, dtype=dtype), torch.zeros(size, dtype=dtype)
     table[:, 0], weights[0] = -far, far
     weights.requires_grad_()
-    found = Likelihoods.kept(Observations.of(weights, torch.Size((2,))), table).log_sum(weights)
+    found = Likelihoods.of_table(Observations.of(weights, torch.Size((2,))), table).log_sum(weights)
     assert found.isfinite().all()
     assert slopes(found, weights)[0].isfinite().all()
     even = torch.zeros(2, size, dtype=dtype)
-    found = Likelihoods.kept(Observations.of(weights, torch.Size((2,))), even).log_sum(
+    found = Likelihoods.of_table(Observations.of(weights, torch.Size((2,))), even).log_sum(
         torch.zeros_like(weights)
     )
     rounding = size * torch.finfo(torch.float64).eps
