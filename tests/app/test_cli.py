@@ -659,7 +659,10 @@ OTHERS = [
             "--model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, mixture, got 'foo'",
         ),
         ("train --network foo", "--network: expected one of mlp, conv, conv28, conv64, got 'foo'"),
-        ("train --factors 2,x", "--factors: expected sizes separated by commas, such as 2,2,64, got '2,x'"),
+        (
+            "train --factors 2,x",
+            "--factors: expected sizes separated by commas, such as 2,2,64, or auto, got '2,x'",
+        ),
         ("train --kl-weight nan", "--kl-weight: expected a number, got 'nan'"),
         ("train --factor-dim 1.5", "--factor-dim: expected an integer, got '1.5'"),
         ("train --seed", "--seed: expected one argument"),

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from pyro_fmvae.learn.mixture_search import IncrementalAscent, Rows, ascend, bound_of, told
+from pyro_fmvae.learn.mixture_search import IncrementalAscent, Rows, ascend, bound_of, sufficient_statistics
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING
 
@@ -62,8 +62,10 @@ def test_every_sweep_raises_the_bound_to_that_of_the_model(rows, full, size, wei
 
 def test_a_weight_is_a_number_of_copies(rows):
     weights = torch.randint(0, 3, (N,)).double()
-    sums, beside = told(mixture(), Rows(rows, weights))
-    copied, beside_copies = told(mixture(), parts_of(rows.repeat_interleave(weights.long(), 0), 3 * N)[0])
+    sums, beside = sufficient_statistics(mixture(), Rows(rows, weights))
+    copied, beside_copies = sufficient_statistics(
+        mixture(), parts_of(rows.repeat_interleave(weights.long(), 0), 3 * N)[0]
+    )
     assert beside == pytest.approx(beside_copies, rel=1e-12)
     for name, value in sums.items():
         torch.testing.assert_close(value, copied[name], rtol=1e-10, atol=1e-10)

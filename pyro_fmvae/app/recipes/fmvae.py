@@ -391,7 +391,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
     def _bound_of_views(self, model: FactorialMixtureVAE, batches: Batches) -> dict[str, float]:
         """The bound of the program that was trained, views and distortion drawn at random: nats per view."""
         number = self.config.views
-        seen = Learning(views=number, view=view_of(self.config.view_strength, self.preprocessing)).seen
+        seen = Learning(views=number, view=view_of(self.config.view_strength, self.preprocessing)).viewed
         model.train()
         try:
             found = bound(model, batches, views=seen)

@@ -64,7 +64,7 @@ def test_the_bound_of_the_program_stands_beside_that_of_one_view(runs, name, num
     run = Run.open(runs / name)
     model, test = run.load_model(torch.device("cpu")), run.load_data().test
     learning = Learning(views=number, view=view_of(run.config.view_strength, run.preprocessing))
-    again = bound(model.train(), list(Batches(test, len(test), shuffle=False)), views=learning.seen)
+    again = bound(model.train(), list(Batches(test, len(test), shuffle=False)), views=learning.viewed)
     assert views["kl_z"] == pytest.approx(again["kl_z"] / number)
     plain = bound(model.eval(), list(Batches(test, len(test), shuffle=False)))
     assert found["elbo"] == pytest.approx(plain["elbo"])
