@@ -245,10 +245,7 @@ def _finite(loss: Tensor, grads: Iterable[Tensor]) -> Tensor:
 
 _FIRST, _GROWTH = 64, 16
 
-
 Loss = dict[str, float]
-
-
 """A loss in nats by site."""
 
 

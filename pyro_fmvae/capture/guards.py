@@ -37,11 +37,7 @@ from pyro_fmvae.infer.elbo.lazy import memory_of, uncompiled
 # Places that programs read, compared with their contents at an earlier time.
 
 PLAIN = (bool, int, float, complex, str)
-
-
 MOST = 256  # things in a container that is looked into
-
-
 _DEEPEST = 4
 
 
@@ -53,14 +49,8 @@ class Holder(Protocol):
 
 
 Place = tuple[Holder, Any]
-
-
 """A holder, and a name in it."""
-
-
 Trail = tuple[Any, ...]
-
-
 """Names and numbers that lead from a container to something in it; () is the container itself."""
 
 
@@ -170,8 +160,6 @@ def _same(one: Any, other: Any) -> bool:
 # Hooks of modules and of gradients, and each module's ``forward``, which may be replaced.
 
 _OF_A_MODULE = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-
-
 _Hooks = tuple[Any, ...]
 
 
@@ -250,10 +238,7 @@ def refuse_hooks_on_sums(tensors: Iterable[Tensor]) -> None:
 
 
 _OWN = frozenset(vars(torch.nn.Module()))  # what every module has
-
-
 _READS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM")
-
 
 _LIBRARIES = tuple(
     folder + os.sep
@@ -263,7 +248,6 @@ _LIBRARIES = tuple(
         str(Path(__file__).parents[1]),
     )
 )
-
 
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 

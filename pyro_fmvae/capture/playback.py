@@ -28,8 +28,6 @@ from pyro_fmvae.infer.natural_gradient import refuse_natural_parameters
 # same kernel.
 
 _aten = torch.ops.aten
-
-
 _RESHAPING = {
     _aten.view.default,
     _aten._unsafe_view.default,
@@ -39,8 +37,6 @@ _RESHAPING = {
     _aten.alias.default,
     _aten.detach.default,
 }
-
-
 _CONSTANTS = {
     _aten.zeros_like.default,
     _aten.ones_like.default,
@@ -49,8 +45,6 @@ _CONSTANTS = {
     _aten.new_ones.default,
     _aten.new_full.default,
 }
-
-
 _MOST_BYTES = 2**20  # of a value that is kept between steps, or for longer than until its first use
 
 
@@ -349,7 +343,6 @@ def _settings(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 Result = TypeVar("Result")
 
-
 _WARM_UP = 3  # calls before the one that is recorded, for libraries and the allocator to settle
 
 
@@ -475,10 +468,7 @@ class OptimizerOnDevice:
 
 TensorProgram = Callable[..., tuple[Tensor, ...]]
 
-
 _DEVICES = ("cpu", "cuda")
-
-
 _EXPENSIVE = (_aten.digamma.default, _aten.lgamma.default, _aten.polygamma.default, _aten.pow.Scalar)
 
 

@@ -38,8 +38,6 @@ from pyro_fmvae.infer.elbo.lazy import uncompiled
 # and transforms to correlation matrices pick the triangle of a matrix by a mask.
 
 _MAKE = {"tensor", "as_tensor", "arange", "eye", "ones", "zeros", "full"}
-
-
 _KEEP = {
     *(
         "lt",
@@ -61,8 +59,6 @@ _KEEP = {
     ),
     *("view", "reshape", "unsqueeze", "squeeze", "expand", "to", "float", "double", "clone", "detach"),
 }
-
-
 _ASK = {"__bool__", "__int__", "__float__", "item"}
 
 
@@ -114,25 +110,12 @@ class FixedTensors:
 
 logger = logging.getLogger("pyro_fmvae")
 
-
 PATIENCE = 5.0  # seconds that capturing may take without a word
-
-
 _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, pyro, contextlib))
-
-
 _MACHINERY = tuple(_LIBRARIES[0] + name for name in ("_", "fx" + os.sep, "utils" + os.sep))
-
-
 _PACKAGE = Path(__file__).parent.parent
-
-
 _HERE = tuple(str(_PACKAGE / part) + os.sep for part in ("capture", "em", "infer", "ranks"))
-
-
 _LEAVES_TENSORS = {"numpy", "tolist", "__array__", "__dlpack__", "data_ptr"}
-
-
 _COPIES_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor"}
 
 

@@ -13,11 +13,7 @@ from pyro_fmvae.distributions.recorded import is_recorded
 # Sums over paths, with sequences along the last dimension, and their gradients.
 
 _MODERATE = 300.0  # nats between transitions to the same state; float64 ends at e^-745
-
-
 _SHORT = 50  # steps, up to which sequences are not cut into blocks
-
-
 _FEW, _FEW_LOGARITHMS = 2000, 2500  # numbers K² B and K³ B of a step, up to which blocks are faster
 
 
@@ -104,8 +100,6 @@ _forward_op = torch.library.custom_op(
     schema="(Tensor start, Tensor transitions, Tensor likelihood, Tensor? ends) -> "
     "(Tensor, Tensor, Tensor, Tensor)",
 )
-
-
 _backward_op = torch.library.custom_op(
     "pyro_fmvae::path_sums_backward",
     _backward,

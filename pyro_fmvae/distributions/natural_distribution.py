@@ -49,7 +49,6 @@ class StandardDistribution(TorchDistribution):
 
 N = TypeVar("N", bound="type[NaturalDistribution]")
 
-
 _NATURAL: dict[type[Distribution], "type[NaturalDistribution]"] = {}
 
 

@@ -198,8 +198,6 @@ def sum_of_logs(b: Tensor) -> Tensor:
 NEAR = (
     "m within 300,000 spreads of 0; standardise the data, or subtract their mean, also from the prior's loc"
 )
-
-
 _SMALLEST_PRECISION = 1e-30  # half of all draws from Gamma(0.01, 0.01) are smaller
 
 

@@ -182,8 +182,6 @@ class _NormalLogProb(torch.autograd.Function):
 
 
 LEAST_MEAN = 1e-4  # that a decoder starts with
-
-
 CONCENTRATIONS = 0.1, 100.0  # range of those that it starts with
 
 
@@ -263,8 +261,6 @@ class NegativeBinomialObservation(CountObservation):
 # Normal distributions of the noise in a linear system, by mean and precision.
 
 Number = Callable[[Tensor], Tensor]
-
-
 Density = Callable[[Distribution, Tensor], Tensor]
 
 

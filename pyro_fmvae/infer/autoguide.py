@@ -223,11 +223,7 @@ def _own_parameters() -> Any:
 # Quantiles of the single numbers of a distribution.
 
 _DRAWS = 4096
-
-
 _LOGARITHMS = 700.0  # of a positive number, at most: exp of more has no float64
-
-
 _HALVINGS = 64
 
 

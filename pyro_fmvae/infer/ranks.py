@@ -265,8 +265,6 @@ def random_digest() -> int:
 
 
 _aten = torch.ops.aten
-
-
 _BY_VALUE = {
     _aten._standard_gamma.default,
     _aten._sample_dirichlet.default,
@@ -274,13 +272,9 @@ _BY_VALUE = {
     _aten.binomial.default,
     _aten.multinomial.default,
 }
-
-
 """Draws that take as many random numbers as their arguments' values ask for, or hide the rows' dimension."""
 
-
 NOWHERE = -1
-
 
 _ACTIVE: list["OwnRows"] = []
 

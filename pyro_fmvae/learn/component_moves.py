@@ -29,50 +29,23 @@ from pyro_fmvae.models.packed_numbers import PackedObservations
 from pyro_fmvae.models.table_sites import WEIGHTS, child_of
 
 EACH: Final = 10
-
-
 """Rows for each cluster of a start, at least, and for each half of a component that is split."""
-
-
 HALVED: Final = 10
-
-
 """Updates of the two halves of a component, on its own rows."""
 
-
 ROUGH: Final = 1e-2
-
-
 """Nats per row: an update of halves, or of clusters that are merged next, that adds less is the last."""
 
-
 FILLED: Final = 5
-
-
 """Updates by given responsibilities where numbers are missing, which each fills in by the last one."""
-
-
 SETTLED: Final = 1e-4
-
-
 """Nats per row: an update that adds less is the last, as long as mixtures are compared."""
-
-
 SAME: Final = 0.9
-
-
 """Share of rows in common from which on two components are nearly the same."""
-
-
 TOUCHED: Final = 1e-6
-
-
 """Probability from which on a row has to do with a component."""
 
-
 Make = Callable[[int, int], ObservedMixture]
-
-
 """Numbers of components and of rows → new model. Priors of its components do not depend on either.
 
 Where a prior is learnt, it is where the learning starts.
@@ -314,8 +287,6 @@ def _weight_evidence(model: ObservedMixture, counts: Tensor) -> Tensor:
 
 
 Parts = tuple[float, Tensor]
-
-
 """What a split gains, and the two columns of responsibilities in place of the one, [N, 2]."""
 
 
@@ -378,20 +349,12 @@ def parted(gamma: Tensor, parts: Mapping[int, Parts]) -> Tensor:
 
 
 FIRST: Final = 16
-
-
 """Clusters of a start."""
 
-
 SEEDS: Final = 3
-
-
 """Seeds of k-means for each start of a given number of components."""
 
-
 TRIED: Final = 3
-
-
 """Swaps that are tried, at most, before the search for better ones ends."""
 
 

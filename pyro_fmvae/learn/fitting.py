@@ -18,19 +18,10 @@ from pyro_fmvae.learn.phase import Budget, Phase, arguments, endless
 # The pace of a training: how long its steps take, and which way of taking them pays.
 
 TRIED = 100  # eager steps that have to fit into the time that is left for capturing them to pay
-
-
 MEASURED = 8  # steps after the first one, which tell the pace
-
-
 WINDOW = 50  # steps that the pace goes by
-
-
 COST, SAVED = 60.0, 0.0025  # what compiling takes, and saves of each step, as multiples of the set-up
-
-
 MOST = 0.5  # share of a step that compiling may be hoped to save
-
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -151,8 +142,6 @@ class Stepping:
 
 
 LONGER = 1.1
-
-
 """Times its minutes that a phase with iterations may be expected to take before minutes cut it short."""
 
 

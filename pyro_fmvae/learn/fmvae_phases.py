@@ -27,20 +27,10 @@ from pyro_fmvae.models.vae import VAE
 # Clusters of codes whose shapes are not along the axes.
 
 SEARCHED: Final = 2000
-
-
 """Points at most that the mixture is found by."""
-
-
 STARTS: Final = 3
-
-
 """Starts of the mixture."""
-
-
 FLAT: Final = 0.01
-
-
 """Share of the largest standard deviation; dimensions with less are scaled as if they had that much."""
 
 
@@ -74,19 +64,10 @@ def _mixture_of(dim: int) -> Make:
 
 
 SEEDING_POINTS = 20_000
-
-
 SEEDING_LABELS = 1000
-
-
 FIRST_REVIVAL = 500
-
-
 """Steps of a joint phase after which factors whose components coincide start anew; then twice as many."""
-
-
 SEED_RANGE = 2**62  # of starts within a phase, whose seeds are drawn from torch's own generator
-
 
 logger = logging.getLogger("pyro_fmvae")
 

@@ -21,8 +21,6 @@ from pyro_fmvae.models.table_sites import COUNTS, WEIGHTS, child_of
 # Steps of a mixture of table rows towards its conjugate posterior, and the bound that they raise.
 
 Naturals = Mapping[str, Tensor]
-
-
 """Site → natural parameters, or sums of the sufficient statistics that are added to them."""
 
 
@@ -99,8 +97,6 @@ def bound_of(model: ObservedMixture, table: Tensor) -> float:
 
 
 LARGEST: Final = 2**22
-
-
 """Numbers in a tensor, at most, unless a single row needs more."""
 
 
@@ -214,28 +210,13 @@ def sufficient_statistics(model: ObservedMixture, rows: Rows) -> tuple[dict[str,
 
 
 STARTS = 10
-
-
 SHORT, LONG = 10, 200  # updates of every start, and of the best of them
-
-
 LEADING = 3  # starts that are improved to the end
-
-
 TOLERANCE = 1e-5  # nats per row: an update that adds less is the last
-
-
 NEGLIGIBLE = 1e-3  # of the largest standard deviation: a principal component of less is left out
-
-
 FREQUENT = 100  # categories of a column that k-means sees, at most
-
-
 POSITIVE = 1.0  # nats of evidence to gain at least (Kass and Raftery, 1995: "positive")
-
-
 WORSE = 2  # sizes in a row that do not gain so much, after which no greater one is tried
-
 
 logger = logging.getLogger("pyro_fmvae")
 

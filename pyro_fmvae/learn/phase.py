@@ -16,8 +16,6 @@ from pyro_fmvae.infer.svi import ConjugateSVI
 # The first batch of data, from which parameters start, and a check that there is anything to learn.
 
 LARGEST_SHARE = 1e-6  # of the greatest number of a type that squares of data may add up to
-
-
 LEAST_SPREAD = 1e-13  # of data, whose noise has a variance of 1e-30 at least
 
 

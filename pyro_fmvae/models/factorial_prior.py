@@ -57,8 +57,6 @@ class FactorLayout:
 
 
 _IN_CACHE: Final = 2**17
-
-
 """Numbers in a table of points, components and dimensions that a core can keep at hand."""
 
 

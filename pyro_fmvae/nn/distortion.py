@@ -56,20 +56,10 @@ class RandomThickness(nn.Module):
 
 
 ROTATION = math.radians(25)  # at strength 1
-
-
 SHIFT = 3 / 28  # of the width, and of the height
-
-
 SCALE = 0.2
-
-
 SHEAR = 0.4
-
-
 BEND = 2.5 / 28  # of the same
-
-
 KNOTS = 5  # along each side, where displacements are drawn
 
 

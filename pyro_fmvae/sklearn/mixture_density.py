@@ -27,8 +27,6 @@ WEIGHT_PRIORS: Final[dict[str, MixingWeights]] = {
     "dirichlet_distribution": DIRICHLET_WEIGHTS,
     "dirichlet_process": STICK_BREAKING,
 }
-
-
 """Priors of the weights, by scikit-learn's names."""
 
 
@@ -113,32 +111,16 @@ class MixtureParameters(BaseEstimator):
 
 
 PART: Final = 5_000
-
-
 """Rows that are computed at once."""
-
-
 LARGEST: Final = 1e100
-
-
 """Size of the largest number of a row: squares and their sums are far from the largest float64."""
-
-
 FOLDS: Final = 10
-
-
 """Parts of the training rows that are held out in turn."""
 
-
 LEARNT: Final = 20
-
-
 """Updates of the prior without such a part."""
 
-
 DRAWS: Final = 10_000
-
-
 """Draws of the weights whose quantiles are the ends of their credible intervals."""
 
 

@@ -136,14 +136,8 @@ FILES: Final = {
     "resume": ("runs/mine", "continue an interrupted run"),
     "config": ("mine.yaml", "YAML or JSON file with any of these options"),
 }
-
-
 """Arguments that are no options of a model: an example, and a text for the help."""
-
-
 COLUMNS, INDENT = 100, 30  # of the short help
-
-
 NOT_OF_THE_RUN = ("data_root", "device", "eager", "compile")  # may differ when a run is resumed
 
 

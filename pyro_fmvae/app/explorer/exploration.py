@@ -21,8 +21,6 @@ from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores
 
 ENLARGED = 112  # pixels that the longer side of a picture has on the page at least
-
-
 DIGITS = 4  # of numbers in tables
 
 
@@ -153,8 +151,6 @@ def _cell(value: float | str) -> str:
 
 
 SAMPLES: Final = 4
-
-
 """Draws of z per point."""
 
 

@@ -15,8 +15,6 @@ from pyro_fmvae.figures.components import percent
 # The components of a factor: their shares, their most typical training points, and draws.
 
 DRAWN: Final = 6
-
-
 """Draws of a component."""
 
 
@@ -37,8 +35,6 @@ def draws_of(explored: Exploration, factor: int, component: int, seed: int = 0) 
 
 
 SHOWN: Final = 12
-
-
 """Components of a factor, the most used ones."""
 
 

@@ -79,14 +79,8 @@ def _(recipe: Mixture, model: Any, code: Sequence[int], factor: int) -> Within:
 
 
 SLIDERS = 6
-
-
 """Directions within a component that can be moved, those that change most."""
-
-
 REACH = 3.0
-
-
 """Standard deviations to either side."""
 
 

@@ -78,26 +78,12 @@ def write_labels(folder: Path, names: RowNames, labels: Mapping[str, Mapping[int
 # Which points to label next, so that few labels tell of many points.
 
 POOL: Final = 1500
-
-
 """Points that are compared at most, drawn at random; those whose label is known are always among them."""
-
-
 SHARE: Final = 0.5
-
-
 """Points that one label tells of, as a share of an equal part of the pool."""
-
-
 FEWEST: Final = 5
-
-
 """Neighbours that a label tells of at least."""
-
-
 NOISE: Final = 0.1
-
-
 """Variance of a label about the function that it is a value of."""
 
 
@@ -153,8 +139,6 @@ def _condition(covariance: np.ndarray, place: int) -> None:
 
 
 RESERVED: Final = (UNKNOWN, "-1")
-
-
 """Texts that a table of labels has for unknown values."""
 
 

@@ -135,8 +135,6 @@ _COMMON: dict[str, Any] = {
     "refine_iterations": 1000,
     "s0": Hyperprior.s0,
 }
-
-
 _BY_SETTING: dict[str, dict[str, Any]] = {
     "smiley": {
         "labels": 0.1,
@@ -166,28 +164,13 @@ _BY_SETTING: dict[str, dict[str, Any]] = {
 
 
 PRETRAINED: dict[str, Any] = {"kl_weight": 1.0, "free_from": 0.0}
-
-
 """Of pretrained networks. A heavier KL[z] or closed blocks would take from codes what they tell already."""
-
-
 UNLABELLED_SPRITES = 1500
-
-
 """Iterations of pretraining for sprites with a property that no label names: a free factor has to find it."""
-
-
 OWN_CLUSTERS: dict[str, Any] = {"full_starts": True, "s0": 0.05}
-
-
 """Options for a person's own images without labels: see Clusters without labels, in the page on the model."""
-
-
 OWN_COMPONENTS = 16
-
-
 """Most components of the factor of such images."""
-
 
 SMILEYS_WITHOUT_LABELS: dict[str, Any] = {
     "pretrain_iterations": 300,

@@ -17,26 +17,15 @@ from pyro_fmvae.learn.label_spreading import spread_labels
 # Defaults of a factorial mixture VAE for a person's own data that labels are trained on.
 
 CLASSIFICATION = 50.0
-
-
 """Δ times the share of points whose label is known, in nats per point and label."""
-
-
 PRECISION = 0.95
-
-
 """Share of hidden labels that have to be told right before images without one are labelled."""
-
-
 SPREAD = (
     "share of hidden labels that have to be told right, so that labels spread to other points for training; "
     "0: never; default: 0, with images of your own 0.95"
 )
 
-
 MANY_NUMBERS = 1000
-
-
 """Numbers in an image, channels counted, from which on KL[z] weighs little beside the reconstruction."""
 
 
@@ -71,8 +60,6 @@ def own_labelled(
 
 
 LISTED = 8
-
-
 """Values that a message names, at most."""
 
 

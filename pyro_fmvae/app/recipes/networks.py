@@ -50,8 +50,6 @@ from pyro_fmvae.nn import (
 # Size of networks before they are built.
 
 COPIES: Final = 4
-
-
 """Numbers that training holds for each parameter: itself, its gradient, and two moments of Adam."""
 
 
@@ -85,11 +83,7 @@ def check_size(build: Callable[[], Iterable[nn.Module]]) -> None:
 
 
 DECODER = ("decoder.",)  # prefixes of the names of networks' parameters in every model
-
-
 ENCODER_AND_DECODER = ("encoder.", *DECODER)
-
-
 _OF_COUNTS = {"poisson": PoissonObservation, "negative-binomial": NegativeBinomialObservation}
 
 

@@ -17,14 +17,9 @@ from pyro_fmvae.learn.phase import Budget
 # Ranges of options: each check raises ValueError, naming the option, for a value outside of it.
 
 LARGEST: Final = 2**31 - 1
-
-
 """Largest number of anything that can be counted."""
 
-
 Check: TypeAlias = Callable[[str, Any], None]
-
-
 """Given the name and the value of an option, raises ValueError if the value is out of range."""
 
 
@@ -123,11 +118,7 @@ class ListOf:
 
 
 SIZES = ListOf("sizes", int, "2,2,64")
-
-
 NUMBERS = ListOf("numbers", int, "1,2")
-
-
 NAMES = ListOf("names", lambda part: str(part).strip(), "hat,eyes")
 
 
@@ -173,33 +164,17 @@ def as_typed(value: Any) -> str:
 
 
 PHASES: Mapping[str, float] = {"pretrain": 0.15, "prior": 0.02, "joint": 0.55, "refine": 0.28}
-
-
 """Names of phases in their order, and the share of ``max_minutes`` that each takes. A phase that a training
 leaves out gives its share to the others."""
-
-
 LONG_ITERATIONS = 10_000  # steps of a training as long as this are compiled by default
-
-
 OWN_MINUTES = 5.0
-
-
 """Time limit of a training on a person's own data, where no length is given."""
-
-
 HELD_OUT = {"sprites": 0.2}
-
-
 """Share of the combinations of labels that is held out by default, by the name of the data."""
-
-
 OF_ANOTHER_TYPE = {"augmentation", "view", "compile", "autocast"}  # of Learning: set by others, or converted
 
 
 PATIENCE = 500
-
-
 """Default of the option for a person's own data."""
 
 

@@ -77,14 +77,8 @@ def source_measures(codes: Tensor, sources: np.ndarray | None) -> dict[str, Any]
 
 
 TRAINING = "training"
-
-
 """The figure that every run has, and no other command draws."""
-
-
 RECONSTRUCTED, SAMPLED, COLUMNS = 20, 64, 8
-
-
 OF_FACTORS = {"kl_r", "kl_global"}  # measures that are zero without factors
 
 

@@ -44,32 +44,14 @@ from pyro_fmvae.models.table_sites import LEFT_OUT, column_site
 # Options of mixtures of table rows, and how the evidence chooses them.
 
 MOST_COMPONENTS: Final = 50
-
-
 """Largest number of components that is tried."""
-
-
 EVERY: Final = 8
-
-
 """Up to so many, every number of components is tried; from there on, steps are a fifth."""
-
-
 SEARCHED: Final = 2000
-
-
 """Rows that the number of components is chosen by."""
-
-
 WIDEST_FULL: Final = 60
-
-
 """Most columns of numbers whose full covariances are tried."""
-
-
 LEARNT: Final = TablePrior(c0=4.0, b0=0.3)
-
-
 """Prior of mixtures that learn the one of the numbers. With c0 = 4, shares stay away from 0
 (Frühwirth-Schnatter, 2006, Finite mixture and Markov switching models, Section 4.2.2)."""
 
@@ -205,14 +187,8 @@ def _candidate(
 
 
 STEPS: Final = 100
-
-
 """Updates; by default each is on the whole table."""
-
-
 WORDS: Final = "words_{}"
-
-
 """Name of the array that holds the words drawn of a column, by its number."""
 
 

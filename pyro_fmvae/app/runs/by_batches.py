@@ -29,8 +29,6 @@ from pyro_fmvae.infer.ranks import Ranks, by_rows
 # Data that Python hands to a run, preprocessed as in its training.
 
 Given = ArrayLike | PathLike[str]
-
-
 """Data as Python hands them over: an array, a data frame, or a path."""
 
 
@@ -86,11 +84,7 @@ def given_rows(preprocessing: Preprocessing, array: Given, strict: bool = False)
 
 
 EVALUATION_BATCH = 500
-
-
 COMPARED = 5000
-
-
 """Training points that outlier scores are compared with."""
 
 

@@ -34,11 +34,7 @@ from pyro_fmvae.files import checkpoint
 # The encoder of a run as a program that needs neither Pyro nor this library: ONNX, or torch's own format.
 
 ONNX: Final = ".onnx"
-
-
 PROGRAM: Final = ".pt2"
-
-
 INPUT: Final = "x"
 
 
@@ -198,8 +194,6 @@ FORMATS: Final[dict[str, Callable[[Run, Any, Path], None]]] = {
     ONNX: write_encoder,
     PROGRAM: write_encoder,
 }
-
-
 """Writes a run and its model to a file, by the file's ending."""
 
 

@@ -26,14 +26,8 @@ from pyro_fmvae.infer.ranks import AnotherRankError, LostRankError, Ranks, toget
 SIGNALS: Final = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
-
-
 PATIENCE: Final = 1.0
-
-
 """Seconds after which a training that has not stopped yet says what it waits for."""
-
-
 WAITING: Final = (
     "\nStopping: the step under way is finished first, and a checkpoint written. While steps are compiled "
     "that may take a minute. Ctrl-C again stops at once; then training goes on from the checkpoint before."
@@ -110,22 +104,11 @@ def _raise(number: int, _: Any) -> None:
 
 T = TypeVar("T")
 
-
 TIMEOUT: Final = 600.0
-
-
 """Seconds that ranks wait for one that does not answer, unless another number is given."""
-
-
 ROLL_CALL: Final = 3.0
-
-
 """Seconds in which the ranks that are left answer, when one was lost."""
-
-
 LAUNCH: Final = ".launch"
-
-
 """File in a run's folder that says which launch of torchrun began it."""
 
 

@@ -102,8 +102,6 @@ def collapses(trainer: Trainer) -> list[str]:
 
 
 LEAST_SIDE = 16  # pixels: the smallest size of pictures that is advised
-
-
 CONFUSED = 4  # labels, at most, whose confusion with clusters is drawn
 
 

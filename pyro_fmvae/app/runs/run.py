@@ -27,29 +27,14 @@ from pyro_fmvae.files.untrusted import check_printable, check_type, read_json
 # Names that a person gives to factors and components: the file ``names.json`` in a run's folder.
 
 NAMES: Final = "names.json"
-
-
 FACTORS: Final = "factors"
-
-
 """Key of the names of factors themselves in that file."""
-
-
 LONGEST: Final = 60
-
-
 """Characters of a name."""
-
-
 RESERVED: Final = ",=*"
-
-
 """Characters by which a command line parts codes and settings."""
 
-
 Names = Mapping[int, Mapping[int, str]]
-
-
 """Factor → component → its name; and `OWN_NAMES` → factor → its name."""
 
 
@@ -141,17 +126,11 @@ def machine() -> str:
 
 
 CONFIG = "config.json"
-
-
 DERIVED = "derived"  # its key for what is no option
-
-
 COMPONENT_NAMES = "component_names"  # among these, in an exported model: what names.json has in a folder
 
 
 Description: TypeAlias = tuple[Recipe[Any], str, tuple[str, ...]]
-
-
 """The recipe, the fingerprint of the rows, and the names of the options that were given."""
 
 
@@ -342,14 +321,8 @@ def read_model(path: Path) -> dict[str, Any]:
 
 
 METRICS = "metrics.jsonl"
-
-
 CHECKPOINT = "checkpoint"
-
-
 FIGURES = "figures"
-
-
 REPORT = "report.json"  # the closing table
 
 

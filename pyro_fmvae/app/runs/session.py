@@ -39,7 +39,6 @@ from pyro_fmvae.nn import ConvDecoder
 
 MONITORED_POINTS = 500
 
-
 logger = logging.getLogger("pyro_fmvae")
 
 
@@ -279,8 +278,6 @@ class Keeper:
 # How long a training will take, and how much memory, for its log.
 
 EVERY = 60.0  # seconds
-
-
 REHEARSED = 2  # steps; the first one is slow
 
 
@@ -379,8 +376,6 @@ def _short(seconds: float) -> str:
 # The journal's measures as an event log, for TensorBoard to draw while a run is under way.
 
 EVENTS: Final = "tensorboard"
-
-
 """Folder in a run's folder."""
 
 
@@ -457,10 +452,7 @@ def predict_unlearnt(trainer: Trainer, dataset: Dataset) -> None:
 
 
 CHECKPOINT_EVERY = 10.0  # seconds
-
-
 CHECK_EVERY = 100  # steps between two comparisons of ranks, with --debug
-
 
 IN_NOTEBOOK = auto.notebook_tqdm is not std.tqdm  # one that can show a progress bar
 

@@ -43,8 +43,6 @@ from pyro_fmvae.evaluate.randomness import resolve_device
 # Models on a hub: a repository with the exported model and its card. It needs huggingface_hub.
 
 MODEL: Final = "model.fmvae"
-
-
 CARD: Final = "README.md"
 
 
@@ -108,8 +106,6 @@ def _check_installed() -> None:
 # A run as a notebook shows it.
 
 PICTURES: Final = ("factors", "dictionary", "reconstructions", "columns", "training")
-
-
 """Figures that stand for a run: the first of them that it has."""
 
 

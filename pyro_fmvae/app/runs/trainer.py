@@ -28,11 +28,7 @@ from pyro_fmvae.learn.label_spreading import COMPARABLE, comparable, spread_labe
 # The best model of a phase by its validation bound, and which model a finished run stands for.
 
 KEPT = "kept.json"
-
-
 TOLERANCE = 0.5, 0.005
-
-
 """Nats, and share of the bound: by the lesser of them the end of a training may fall short of its best."""
 
 
@@ -213,19 +209,10 @@ class SelectedModel:
 
 
 CLOCK = ("seconds", "total_seconds", "minutes", "setup", "closing", "by_clock", "spare")  # of the progress
-
-
 EXAMPLES = 1000  # from which the decoder starts
-
-
 LOOKS = 10  # records within the patience
-
-
 OF_A_DISTRIBUTION = "Expected parameter"  # torch's message about parameters that are infinite or not numbers
-
-
 SPARED = 20  # full batches in an epoch from which on compiling for the smaller last one does not pay
-
 
 logger = logging.getLogger("pyro_fmvae")
 

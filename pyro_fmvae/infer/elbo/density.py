@@ -333,12 +333,8 @@ def _unexpanded(x: Any) -> Any:
 
 @overload
 def hidden_chain(fn: HiddenMarkov, value: Tensor, evaluate: Evaluate) -> Chain: ...
-
-
 @overload
 def hidden_chain(fn: LinearGaussianChain, value: Tensor, evaluate: Evaluate) -> GaussianChain: ...
-
-
 def hidden_chain(
     fn: HiddenMarkov | LinearGaussianChain, value: Tensor, evaluate: Evaluate
 ) -> Chain | GaussianChain:

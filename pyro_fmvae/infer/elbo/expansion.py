@@ -350,26 +350,12 @@ _VIEWS = RESHAPES | {
     *("unsqueeze", "transpose", "permute", "mT", "T", "t", "__getitem__", "select", "index_select", "gather"),
     *("flip", "narrow", "unbind", "diagonal", "swapaxes", "movedim", "take_along_dim", "split", "chunk"),
 }
-
-
 _POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
-
-
 OF_A_SUM = " of a sum"
-
-
 """How the name of a power ends that has no closed form because its base is a sum."""
-
-
 _MOST_FACTORS = 4  # of one sum in a power of it
-
-
 _MOST_SITES = 8  # in a sum whose square is spelt out
-
-
 _GUARD = 1.001e-6  # a clamp at 1e-6 from the end of an interval, or closer, keeps a logarithm finite
-
-
 _LARGEST_GUARD = 1e-2  # of those that a reason names
 
 

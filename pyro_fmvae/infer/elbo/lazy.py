@@ -29,8 +29,6 @@ NUMBER_WANTED = {"__bool__", "__int__", "__float__", "__index__", "item", "tolis
     "__array_interface__",
     "__dlpack__",
 }
-
-
 """Names of functions that ask a tensor for its numbers."""
 
 
@@ -56,7 +54,6 @@ def uncompiled() -> Iterator[None]:
 
 
 _GETTERS: tuple[Any, ...] = (Tensor.shape, Tensor.dtype, Tensor.device)
-
 
 _GIVES_SHAPE = {*(getter.__get__ for getter in _GETTERS), Tensor.dim, Tensor.size}
 
@@ -176,23 +173,13 @@ def missing_in_guide(name: str, plain: bool = False) -> str:
 
 
 _SHAPE = {"size", "dim", "numel", "ndimension", "is_floating_point", "is_complex", "__len__", "element_size"}
-
-
 _VIEWS = {"T", "mT"}
-
-
 CONSTANTS = {
     *("ones_like", "zeros_like", "full_like", "empty_like"),
     *("new_ones", "new_zeros", "new_full", "new_empty", "new_tensor"),
 }
-
-
 """Functions that use no numbers of a tensor."""
-
-
 _LIKE_ANOTHER = {"type_as", "expand_as", "view_as", "reshape_as", "to"}
-
-
 _IN_PLACE = {
     "__iadd__": "add",
     "__isub__": "sub",
@@ -201,33 +188,17 @@ _IN_PLACE = {
     "__ipow__": "pow",
     "__setitem__": "setitem",
 }
-
-
 """Statements that change a tensor in place → the function that returns the changed one."""
-
-
 _TORCH_NAMES = {"axis": "dim", "keepdims": "keepdim"}
-
-
 TRUTH_VALUE = "a truth value"
-
-
 """What a branch needs, in words."""
-
-
 _COPIES = {
     torch.ops.aten.detach.default,
     torch.ops.aten.alias.default,
     torch.ops.aten._to_copy.default,
 }
-
-
 _SHAPED = {"expand", "__getitem__", "unsqueeze", "squeeze", "reshape", "view"}
-
-
 _MOST_OUTPUTS = 10_000  # whose shapes are remembered
-
-
 _known_outputs: dict[Hashable, tuple[list[Any], list[bool], TreeSpec]] = {}
 
 

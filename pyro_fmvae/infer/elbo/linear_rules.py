@@ -63,8 +63,6 @@ _ALIASES = {
     "dot": "matmul",
     "bmm": "matmul",
 }
-
-
 _READ = {
     **dict.fromkeys(("add", "sub", "rsub"), (2, {"alpha"})),
     **dict.fromkeys(("sum", "mean", "prod"), (3, {"dim", "keepdim", "dtype"})),
@@ -81,20 +79,10 @@ _READ = {
     ),
     **dict.fromkeys(("logdet", "slogdet", "cholesky", "linalg_cholesky", "cholesky_inverse"), (1, set())),
 }
-
-
 """Functions with a rule → how many arguments it reads by position at most, and which others by name."""
-
-
 COPIES = {"expand", "expand_as", "broadcast_to", "contiguous", "clone", "to", "float", "double", "type_as"}
-
-
 """Functions whose value is that of their first argument."""
-
-
 RESHAPES = {"reshape", "view", "flatten", "squeeze"}
-
-
 """Functions that keep the order of elements."""
 
 
@@ -254,11 +242,7 @@ def gather_slim(tensor: Tensor, dim: int, index: Tensor, constant: frozenset[int
 
 
 Expand = Callable[[Any], Sum]
-
-
 _MOST_ENTRIES = 2**22  # of the matrix of a linear function
-
-
 _UP = {name: name + 2 for name in range(-64, -2)}  # dimensions of a tensor without its last two
 
 
@@ -597,8 +581,6 @@ LINEAR: dict[str, Callable[[Expand, Lazy, Computed], Sum | None]] = {
     "cholesky_inverse": _cholesky_inverse,
     "slogdet": _slogdet,
 }
-
-
 """Name of a function → its rule, which takes the expansion of arguments, the value and the call.
 
 A rule may return None for arguments that it does not read.

@@ -60,14 +60,8 @@ from pyro_fmvae.infer.elbo.trial_runs import GivenValues, at_first_values, check
 # Reasons why the posterior of a site has no closed form, with what to write for one that has.
 
 _PRECISION = "give the precision a Gamma prior, and write precision.rsqrt() as the scale"
-
-
 _MATRIX = "give the precision matrix a Wishart prior, and pass it as precision_matrix="
-
-
 _PROBABILITY = "without regressors, give probs= a Beta prior, or a Dirichlet prior for several values"
-
-
 _ARGUMENTS = {
     "scale": _PRECISION,
     "scale_tril": _MATRIX,
@@ -76,8 +70,6 @@ _ARGUMENTS = {
     "probs": _PROBABILITY,
     "logits": _PROBABILITY,
 }
-
-
 _CLASSES = {
     "ZeroInflatedPoisson": (
         "write a Bernoulli site z in its plate, with a Beta prior, and a Poisson of "
@@ -88,23 +80,13 @@ _CLASSES = {
     "Weibull": "give a rate a Gamma prior, and write rate ** (-1 / concentration) as the scale",
     "GammaPoisson": "write a Gamma of concentration and rate in its plate, and a Poisson of that",
 }
-
-
 _OF_SEVERAL = {"Categorical", "OneHotCategorical", "Multinomial"}
-
-
 _CONJUGATE = {"rate": {"Gamma"}, "probs": {"Beta", "Dirichlet"}}
-
-
 _UNGUARDED = "leave it out, as expectations of logarithms are finite without it"
-
-
 _NO_EVENT = (
     "a Bernoulli of exp(-x) that is 1 has the density of a Poisson of x that is 0: write that, if no 0 is "
     "observed"
 )
-
-
 _SUM = "a sum has none, so pick one value by an index, such as precision[z], where that is meant"
 
 
@@ -545,8 +527,6 @@ def _family_of(site: Site, seen: set[Monomial], has_pairs: bool) -> type[Natural
 
 
 _NUMBER = re.compile(r"\d+")
-
-
 _MANY = 4  # rows of sites that differ in a number alone
 
 

@@ -495,8 +495,6 @@ def run_shorthand(
 
 
 _MOST_PROGRAMS = 16  # remembered at a time: a program that is made anew for each step is forgotten
-
-
 Run = tuple[Structure | PlainProgram, Trace]
 
 

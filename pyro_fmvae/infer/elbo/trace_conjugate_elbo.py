@@ -292,8 +292,6 @@ def _shares(counts: Tensor) -> Tensor:
 
 
 WEIGHTS = {"kl_weight": 1.0, "label_weight": 0.0, "independence_weight": 0.0}
-
-
 """Attributes of the ELBO that weight its parts, and the number that leaves a part of the program out."""
 
 

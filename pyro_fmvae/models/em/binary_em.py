@@ -125,11 +125,7 @@ def _fit(weight: Tensor, product: Tensor, second: Tensor) -> Tensor:
 
 
 ENUMERATED = 2**24  # numbers in the tables of an enumerated E-step
-
-
 RESOLUTION = 10  # σ that rounding leaves, in units in the last place of the root mean square of x
-
-
 LEAST_VARIANCE = 1e-30  # whose inverse a float32 can hold, times the squares of other numbers
 
 
