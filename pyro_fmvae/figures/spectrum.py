@@ -34,7 +34,5 @@ def spectrum(bits: Sequence[float], clustered: int) -> Figure:
     axes.set_xticks([])
     page.text(_INDENT, MARGIN + 10, f"{clustered} with clusters (dark)", 9)
     bottom = MARGIN + _HEAD + _HEIGHT + 20
-    page.text(
-        _INDENT, bottom, "independent directions of the pretrained codes: bits of clusters", 8, color=QUIET
-    )
+    page.text(_INDENT, bottom, "bits of clusters, by independent direction", 8, color=QUIET)
     return page.figure

@@ -120,9 +120,7 @@ class IndependentComponents:
 
             found = FastICA(random_state=seed, whiten="unit-variance", max_iter=1000)
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # components that are Gaussian have no direction to converge to
+                warnings.simplefilter("ignore")  # Gaussian components have no direction to converge to
                 directions = found.fit(white @ axes).components_ @ axes.T
             directions /= np.linalg.norm(directions, axis=1, keepdims=True)
         return cls(centre, whitening, colouring, directions, white @ directions.T, seed)
