@@ -285,29 +285,29 @@ class Preprocessing:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Preprocessing:
-        """Invert `to_dict`; older runs lack some of the last entries.
+        """Invert `to_dict`.
 
         Raises:
             ValueError: `state` is not what `to_dict` writes.
         """
         try:
             mean, std = state["mean"], state["std"]
-            patches, powers, counts = (state.get(name) for name in ("patches", "powers", "counts"))
+            patches, powers, counts = (state[name] for name in ("patches", "powers", "counts"))
             found = cls(
                 kind=Kind(state["kind"]),
                 event_shape=tuple(state["event_shape"]),
                 binarization=check_binarization(state["binarization"]) if state["binarization"] else None,
                 mean=None if mean is None else tuple(mean),
                 std=None if std is None else tuple(std),
-                missing=bool(state.get("missing", False)),
+                missing=bool(state["missing"]),
                 patches=None if patches is None else PatchTransform.from_dict(patches),
                 powers=None if powers is None else ColumnTransform.from_dict(powers),
                 counts=None if counts is None else CountTable.from_dict(counts),
-                levels=tuple(tuple(names) for names in state.get("levels", ())),
-                lower=tuple(state.get("lower", ())),
-                upper=tuple(state.get("upper", ())),
-                column_names=tuple(state.get("column_names", ())),
-                ignored=tuple(state.get("ignored", ())),
+                levels=tuple(tuple(names) for names in state["levels"]),
+                lower=tuple(state["lower"]),
+                upper=tuple(state["upper"]),
+                column_names=tuple(state["column_names"]),
+                ignored=tuple(state["ignored"]),
             )
             for name, hint in get_type_hints(cls).items():
                 check_type(name, getattr(found, name), hint)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,8 +21,6 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-FORMAT = 2
-"""Format of the files that are written. Files of format 1 name none; they have a CRC-32, or no checksum."""
 LARGEST = 100_000_000
 """Bytes of JSON; safetensors takes no larger header."""
 TENSORS = "state.safetensors"
@@ -65,7 +62,7 @@ def save_file(path: Path, state: Any) -> tuple[str, str]:
     tensors: dict[str, Tensor] = {}
     encoded = json.dumps(_encode(state, "", tensors))
     digest = _digest(encoded, tensors)
-    header = json.dumps({"format": FORMAT, "sha256": digest, "state": encoded})
+    header = json.dumps({"sha256": digest, "state": encoded})
     content = safetensors.torch.save(tensors, metadata={"state": header})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
@@ -87,14 +84,12 @@ def load(folder: Path) -> tuple[Any, dict[str, float]]:
     path = folder / TENSORS
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: no checkpoint ({TENSORS}) there")
-    state, checksum = load_file(path)
-    return state, _clock(folder / READABLE, checksum)
+    state, digest = load_file(path)
+    return state, _clock(folder / READABLE, digest)
 
 
-def load_file(path: Path) -> tuple[Any, str | None]:
-    """Read what :func:`save_file` wrote: the state, its tensors on the CPU, and its checksum.
-
-    The checksum of a file from before there were any is None.
+def load_file(path: Path) -> tuple[Any, str]:
+    """Read what :func:`save_file` wrote: the state, its tensors on the CPU, and its SHA-256.
 
     Raises:
         ValueError: as for :func:`load`.
@@ -104,39 +99,20 @@ def load_file(path: Path) -> tuple[Any, str | None]:
         content = path.read_bytes()
         tensors = safetensors.torch.load(content)
         header = parse_json(_metadata(content)["state"], LARGEST)
-        checksum = _verified(header, tensors)
-        if checksum is not None:
-            header = parse_json(header["state"], LARGEST)  # all there was before there were checksums
-        state = _decode(header, tensors)
+        digest = _digest(header["state"], tensors)
+        if header["sha256"] != digest:
+            raise ValueError("its sha256 is another")
+        state = _decode(parse_json(header["state"], LARGEST), tensors)
     except (SafetensorError, LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path}: not a checkpoint of pyro_fmvae, or damaged ({error})") from error
-    return state, checksum
+    return state, digest
 
 
-def _verified(header: Any, tensors: dict[str, Tensor]) -> str | None:
-    """The checksum of a checkpoint, which is right; None of one from before there were any.
-
-    Raises:
-        ValueError: it is another, it is missing, or the file is of a format that is not known.
-    """
-    if not isinstance(header, dict) or not {"format", "checksum"} & set(header):
-        return None
-    form = header.get("format", 1)
-    if form not in (1, FORMAT):
-        raise ValueError(f"format {form}, of a later version")
-    name, sum_of = ("sha256", _digest) if form == FORMAT else ("checksum", _crc)
-    found = sum_of(header["state"], tensors)
-    if header.get(name) != found:
-        raise ValueError(f"its {name} is another")
-    return found
-
-
-def _clock(path: Path, checksum: str | None) -> dict[str, float]:
+def _clock(path: Path, digest: str) -> dict[str, float]:
     """The times in a JSON file beside a checkpoint; none if it is lost, damaged or of another checkpoint."""
     try:
         readable = read_json(path, 10 * LARGEST)
-        theirs = readable.get("sha256", readable.get("checksum", checksum))
-        clock = readable["clock"] if theirs == checksum else {}
+        clock = readable["clock"] if readable["sha256"] == digest else {}
         known = isinstance(clock, dict) and all(map(_is_time, clock.values()))
     except (OSError, AttributeError, ValueError, LookupError, TypeError):
         return {}
@@ -190,15 +166,6 @@ def _digest(encoded: str, tensors: dict[str, Tensor]) -> str:
         digest.update(f"\0{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
         digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _crc(encoded: str, tensors: dict[str, Tensor]) -> str:
-    """CRC-32 of a text and of all tensors, in the order of their names: the checksum of format 1."""
-    checksum = zlib.crc32(encoded.encode())
-    for name in sorted(tensors):
-        flat = tensors[name].contiguous().reshape(-1).view(torch.uint8)
-        checksum = zlib.crc32(flat.numpy().data, checksum)
-    return f"{checksum:08x}"
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:

@@ -1,5 +1,4 @@
 import itertools
-import json
 import math
 import os
 import pickle
@@ -253,15 +252,6 @@ def test_a_single_bit_is_noticed(tmp_path):
             checkpoint.load(tmp_path)
     path.write_bytes(content)
     checkpoint.load(tmp_path)
-
-
-@pytest.mark.parametrize("encoded", [{"items": [["a", {"tensor": "a"}]]}, {"tensor": "a"}, [{"tensor": "a"}]])
-def test_older_checkpoints_without_a_checksum(tmp_path, encoded):
-    tensor = torch.rand(3)
-    save_file({"a": tensor}, tmp_path / checkpoint.TENSORS, {"state": json.dumps(encoded)})
-    state, _ = checkpoint.load(tmp_path)
-    (found,) = state.values() if isinstance(state, dict) else state if isinstance(state, list) else [state]
-    assert torch.equal(found, tensor)
 
 
 @pytest.mark.parametrize("key", [(1, 2), 0.5, None])

@@ -269,6 +269,6 @@ def _confused(measures: Mapping[str, Any]) -> Mapping[str, Any]:
     """Measures of the labels whose confusion is drawn."""
     if classified := measures.get("classification"):
         return dict(classified)
-    counted = {name: of for name, of in measures.get("clustering", {}).items() if "confusion" in of}
-    best = sorted(counted, key=lambda name: -counted[name]["ari"])[:CONFUSED]
-    return {name: counted[name] for name in best}
+    clustered = measures.get("clustering", {})
+    best = sorted(clustered, key=lambda name: -clustered[name]["ari"])[:CONFUSED]
+    return {name: clustered[name] for name in best}

@@ -213,9 +213,9 @@ def described(values: Any, folder: Path, source: Path) -> Description:
             Preprocessing.from_dict(derived["preprocessing"]),
             derived["num_data"],
             tuple(derived["label_names"]),
-            tuple(tuple(names) for names in derived.get("value_names", ())),
+            tuple(tuple(names) for names in derived["value_names"]),
         )
-        fingerprint, given = derived.get("fingerprint", ""), tuple(derived.get("given", ()))
+        fingerprint, given = derived["fingerprint"], tuple(derived["given"])
         _check(recipe, fingerprint, given)
         names = parse_names(derived.get(COMPONENT_NAMES, {}), recipe.num_values)
         return replace(recipe, given_names=names), fingerprint, given
@@ -333,8 +333,8 @@ class Run:
     Attributes:
         folder: where it is kept; of an exported model, its file.
         recipe: of its model, with resolved options.
-        fingerprint: of the rows that were split at random; empty where splits are fixed, and in older runs.
-        given: names of the options that were given; empty in older runs.
+        fingerprint: of the rows that were split at random; empty where splits are fixed.
+        given: names of the options that were given.
     """
 
     folder: Path
@@ -482,8 +482,8 @@ class Run:
             )
         if dataset.preprocessing != self.preprocessing:
             raise ValueError(
-                f"data: '{config.data}' is not what it was when the run was started, or an older version "
-                "started it: train it anew, or give a file to evaluate or encode by --data"
+                f"data: '{config.data}' has changed since this run was started; train again, or pass the new "
+                "file with --data"
             )
         if self.fingerprint and dataset.fingerprint != self.fingerprint:
             raise ValueError(

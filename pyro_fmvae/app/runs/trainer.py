@@ -57,7 +57,7 @@ class Moment:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Moment":
         """The inverse of ``vars``, also after JSON has made lists of tuples."""
-        return cls(**{**values, "left_out": tuple(values.get("left_out", ()))})
+        return cls(**{**values, "left_out": tuple(values["left_out"])})
 
     def worth_more_than(self, other: "Moment", tolerance: float = 0.0) -> bool:
         """Compare two models of one phase.
@@ -107,8 +107,7 @@ class Best:
         """The inverse of :meth:`state_dict`; None of None."""
         if state is None:
             return None
-        moment = Moment.from_dict(state["moment"])
-        return cls(moment, state["model"], state.get("since", moment.step))
+        return cls(Moment.from_dict(state["moment"]), state["model"], state["since"])
 
 
 def copied(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -446,11 +445,9 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         if not self.finished:
             self.phases[self.progress.phase].load_state_dict(state["phase"])
-        self.best = Best.from_state(state.get("best"))
+        self.best = Best.from_state(state["best"])
         if self.best is not None:
             check_state(self.model, self.best.model)
-        if "best" not in state:  # begun by an older version: short batches were not left out either
-            self.patience, self.batches.full = 0, False
         self.batches.load_state_dict(state["batches"])
         torch.set_rng_state(state["random"]["cpu"])
         if self.device.type == "cuda" and state["random"]["cuda"] is not None:

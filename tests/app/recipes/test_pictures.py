@@ -92,7 +92,6 @@ def test_confusion_is_that_of_trained_labels_or_of_those_that_agree_best_with_cl
     trained = {"classification": {"side": {"n": 3}}, "clustering": clustering}
     assert report._confused(trained) == {"side": {"n": 3}}
     assert list(report._confused({"classification": {}, "clustering": clustering})) == ["5", "4", "3", "2"]
-    assert report._confused({"clustering": {"of an older report": {"nmi": 0.5}}}) == {}
     assert report._confused({"elbo": -3.0}) == {}
 
 

@@ -282,7 +282,7 @@ def test_ignored_columns_may_hold_names_and_dates(trained, tmp_path):
     assert elbo.shape == (2,) and np.isfinite(elbo).all()
 
 
-def test_runs_whose_columns_were_transformed_in_another_way_say_so(tmp_path):
+def test_data_whose_columns_were_transformed_in_another_way_have_changed(tmp_path):
     table, run = tmp_path / "a.csv", tmp_path / "run"
     numbers = np.exp(np.random.default_rng(0).normal(size=(60, 2)))
     table.write_text("\n".join(["u,v", *(f"{u},{v}" for u, v in numbers)]))
@@ -291,7 +291,7 @@ def test_runs_whose_columns_were_transformed_in_another_way_say_so(tmp_path):
     values["derived"]["preprocessing"]["powers"]["power"][0] += 1.234e-5
     (run / "config.json").write_text(json.dumps(values))
     status, _, err = command("evaluate", run)
-    assert status == 2 and "or an older version started it" in err
+    assert status == 2 and "has changed since this run was started" in err
     assert json.loads(succeed("evaluate", run, "--data", table))["n"] == 60
 
 

@@ -94,7 +94,7 @@ def test_the_columns_of_a_csv_keep_their_names(tmp_path):
             with pytest.raises(ValueError, match=r"b\.csv: expected the columns a, b, got (b, a|a, c)$"):
                 load_file(new, preprocessing)
     new.write_text("b,a\n1,2\n")
-    assert len(load_file(new, replace(preprocessing, column_names=()))[0]) == 1  # of an older run
+    assert len(load_file(new, replace(preprocessing, column_names=()))[0]) == 1  # of a file without a header
 
 
 def test_columns_are_named_where_they_are_too_large(tmp_path):

@@ -56,7 +56,7 @@ def _differences(named: Mapping[str, Evidence]) -> str:
         name: {
             "training points": describe_data(one.run),
             **one.options,
-            "options given": one.given if "given" in one.derived else "",
+            "options given": one.given,
         }
         for name, one in named.items()
     }

@@ -1,4 +1,4 @@
-"""Facts about a run that its folder holds, whatever of them there is: older runs lack some."""
+"""Facts about a run that its folder holds, whatever of them there is."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Evidence:
     report: dict[str, Any]
     """Contents of ``report.json``; empty where there is none."""
     kept: SelectedModel | None
-    """Which model the run stands for; None of an older or unfinished run."""
+    """Which model the run stands for; None of an unfinished run."""
     derived: dict[str, Any]
     """What ``config.json`` holds beside options."""
 

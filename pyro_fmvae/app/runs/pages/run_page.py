@@ -167,8 +167,7 @@ def _facts(evidence: Evidence, dataset: Dataset | None) -> dict[str, str]:
         found["kept apart"] = kept or "nothing"
     if found_labelled := evidence.report.get("labelled"):
         found["labelled points used"] = labelled(found_labelled)
-    if "given" in derived:
-        found["options given"] = evidence.given
+    found["options given"] = evidence.given
     found["seed"] = str(run.config.seed)
     if evidence.records:
         found["time"] = duration(evidence.records[-1]["seconds"])
