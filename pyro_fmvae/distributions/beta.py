@@ -7,6 +7,7 @@ import torch
 from pyro.distributions import Beta, BetaBinomial, Dirichlet
 from torch import Tensor
 from torch.distributions import Distribution, Uniform
+from torch.nn.functional import pad
 
 from pyro_fmvae.distributions.bregman import stirling_gap, x_log_x_gap
 from pyro_fmvae.distributions.dirichlet import DIRICHLET
@@ -53,14 +54,13 @@ class BetaFamily(ScalarFamily):
 
     def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
         """The divergence of the means times c₁ + c₀ of the prior, plus that of the concentrations: [...]."""
-        (one, zero), (one0, zero0) = self.unpack(natural), self.unpack(prior)
-        total, total0 = one + zero, one0 + zero0
-        ratio = total0 / total
-        means = x_log_x_gap(one0, one * ratio) + x_log_x_gap(zero0, zero * ratio)
-        slope = torch.digamma(total)
-        slopes = (None, None) if stats is None else (stats + slope.unsqueeze(-1)).unbind(-1)
-        counts = stirling_gap(one0, one, slopes[0]) + stirling_gap(zero0, zero, slopes[1])
-        return means + counts - stirling_gap(total0, total, slope)
+        c, c0 = map(_with_total, torch.broadcast_tensors(natural, prior))
+        slopes = torch.digamma(c if stats is None else c[2])
+        if stats is not None:
+            slopes = (pad(stats, (0, 1)) + slopes.unsqueeze(-1)).movedim(-1, 0)
+        means = x_log_x_gap(c0[:2], c[:2] * (c0[2] / c[2]))
+        counts = stirling_gap(c0, c, slopes)
+        return means[0] + means[1] + counts[0] + counts[1] - counts[2]
 
     def log_base_measure(self, stats: Tensor) -> Tensor:
         """-E[log θ] - E[log(1 - θ)]."""
@@ -84,6 +84,12 @@ class BetaFamily(ScalarFamily):
     ) -> BetaBinomial:
         """p(x) of x ~ Binomial(total_count, θ): the beta-binomial distribution."""
         return BetaBinomial(*(t.to(dtype) for t in standard), total_count)
+
+
+def _with_total(natural: Tensor) -> Tensor:
+    """(c₁, c₀, c₁ + c₀), [3, ...]."""
+    one, zero = natural.unbind(-1)
+    return torch.stack([one, zero, one + zero])
 
 
 BETA = BetaFamily()

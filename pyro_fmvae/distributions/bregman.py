@@ -22,9 +22,10 @@ def log_gap(ratio: Tensor, excess: Tensor) -> Tensor:
         ratio: r, with its digits near 0.
         excess: r - 1, with its digits near 1.
     """
-    square = (excess / (1 + excess / 3)).square()
-    log = torch.where(excess < -0.5, ratio.log(), torch.log1p(excess.clamp(min=-0.5)))
-    return torch.where(excess.abs() < 1e-3, square * (0.5 + square / 12), excess - log)
+    half = excess / (excess + 2)  # the logarithm is 2 (half + half³/3 + half⁵/5 + ...)
+    square = half * half
+    near = half * (excess - square * (square * 0.4 + 2 / 3))
+    return torch.where(excess.abs() < 0.02, near, excess - ratio.log())
 
 
 def x_log_x_gap(to: Tensor, at: Tensor) -> Tensor:
