@@ -545,11 +545,11 @@ class CapturedSVI(ConjugateSVI):
     step in which the program makes a parameter (``pyro.param`` with a new name, a lazy guide) is taken as by
     ``ConjugateSVI``, and the next one is captured.
 
-    Numbers, tensors and other objects that the program reaches through attributes, closures and globals are
-    watched: the step after a change is captured anew. So are steps on other shapes or other arguments that
-    are not tensors; the eight programs used last are kept. What cannot be watched is refused, or found by
-    spot checks. The page on programs has the contract in full. With validation on, the first step checks what
-    an eager step checks, later ones that loss and gradients are finite.
+    Steps on other shapes or other arguments that are not tensors are captured anew, as is the step after a
+    change of a module's mode, of the set of parameters, or of a number, string or tensor that model and guide
+    read by name; the eight programs used last are kept. Everything else is a constant of the recording, and
+    spot checks find one that has changed. With validation on, the first step checks what an eager step
+    checks, later ones that loss and gradients are finite.
 
     Args:
         model, guide, optim, loss, recompute, autocast, group: as for ``ConjugateSVI``.
@@ -635,8 +635,8 @@ class CapturedSVI(ConjugateSVI):
         if found:
             logger.warning(
                 "the captured step %d differs from an eager one on the same random numbers, at %s: something "
-                "that the program reads there has changed, and is not watched. The step is captured anew. "
-                "Pass what changes as an argument, or make it a tensor that is changed in place",
+                "that the program reads there has changed, and is a constant of the recording. The step is "
+                "captured anew. Pass what changes as an argument, or make it a tensor that is changed in place",
                 step.spot_check.steps,
                 ", ".join(found),
             )

@@ -15,6 +15,7 @@ from pyro_fmvae.distributions.recorded import is_recorded
 _MODERATE = 300.0  # nats between transitions to the same state; float64 ends at e^-745
 _SHORT = 50  # steps, up to which sequences are not cut into blocks
 _FEW, _FEW_LOGARITHMS = 2000, 2500  # numbers K² B and K³ B of a step, up to which blocks are faster
+_FEW_ON_GPU = 2**18  # both, where a step of so many numbers takes no longer than to start it
 
 
 class PathSums(torch.autograd.Function):
@@ -148,8 +149,9 @@ def _most_blocks(steps: int) -> int:
 def _number_of_blocks(steps: Tensor, moderate: bool) -> int:
     """N: 1 if the numbers of all pairs of states take longer than operations one after another."""
     duration, states, batch = steps.shape
-    few = states**2 * batch <= _FEW if moderate else states**3 * batch <= _FEW_LOGARITHMS
-    return _most_blocks(duration) if few else 1
+    numbers = states ** (2 if moderate else 3) * batch
+    most = _FEW_ON_GPU if steps.is_cuda else _FEW if moderate else _FEW_LOGARITHMS
+    return _most_blocks(duration) if numbers <= most else 1
 
 
 def _of_blocks(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pyro_fmvae.capture.guards import Assumptions
-from tests.capture.captured import EXACT, Methods, Plain, assert_twins, plainly
+from tests.capture.captured import CLOSE, EXACT, Methods, Plain, assert_twins, plainly
 from tests.infer.programs import Toy
 
 
@@ -137,3 +137,21 @@ def test_hold_compares_what_it_knows_and_nothing_else():
     assert not known.hold()
     toy.decoder.train()
     assert known.hold()
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_another_view_of_the_same_memory(compile):
+    """The address stays, but a compiled program takes the strides for granted."""
+
+    def make():
+        program = Plain(lambda program, z, x: program.decoder(z) * program.table)
+        program.memory = torch.arange(1.0, 10.0).reshape(3, 3)
+        program.table = program.memory[0]
+        return program
+
+    def between(step, svi, program):
+        if step == 3:
+            program.table.data = program.memory[:, 0]
+
+    tolerance = CLOSE if compile else EXACT
+    assert_twins(make, [(torch.randn(6, 3),)] * 6, tolerance, between=between, compile=compile)
