@@ -635,8 +635,8 @@ class CapturedSVI(ConjugateSVI):
         if found:
             logger.warning(
                 "the captured step %d differs from an eager one on the same random numbers, at %s: something "
-                "that the program reads there has changed, and is a constant of the recording. The step is "
-                "captured anew. Pass what changes as an argument, or make it a tensor that is changed in place",
+                "that the program reads there has changed, and is a constant of the recording. The step "
+                "is captured anew. Pass what changes as an argument, or make it a tensor changed in place",
                 step.spot_check.steps,
                 ", ".join(found),
             )

@@ -1,4 +1,4 @@
-"""What a recorded program takes for granted besides its arguments, and the rehearsal that finds it."""
+"""Facts that a recorded program takes for granted besides its arguments, found by a rehearsal."""
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -38,7 +38,7 @@ class Fact(NamedTuple):
 
 
 class ReadByName:
-    """What the functions of a program read by name, found in their code: nothing is run.
+    """Finds what the functions of a program read by name, in their code: nothing is run.
 
     Functions are followed into those of their closures and, in the same file, of their globals.
 
