@@ -13,19 +13,12 @@ import pyro_fmvae
 
 PACKAGE = Path(__file__).resolve().parent.parent / "pyro_fmvae"
 
-# Each may import from itself and from those before it: the library, what lies around it, and the application.
+# Each may import from itself and from those before it: the library, what lies around it, and the application,
+# from which `__main__` alone imports.
 LAYERS = [
     *("distributions", "nn", "files", "infer", "models", "capture", "learn", "data", "evaluate", "figures"),
-    *(
-        "app.version",
-        "app.recipes",
-        "app.runs",
-        "sklearn",
-        "app.explorer",
-        "app.commands",
-        "app.cli",
-        "__main__",
-    ),
+    "sklearn",
+    *("app.version", "app.recipes", "app.runs", "app.explorer", "app.commands", "app.cli", "__main__"),
 ]
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
 # Inside data: which parts each part may import. The face and the registry, on top, know them all.
@@ -177,6 +170,7 @@ def tree(tmp_path):
         ("learn/fitting.py", "from ..evaluate import evaluate"),
         ("evaluate/bounds.py", "from .. import figures"),
         ("figures/grid.py", "from ..app.recipes import configure"),
+        ("sklearn/clusterer.py", "from ..app.recipes import configure"),
         ("app/runs/run.py", "from ..commands import train"),
         ("app/commands/training.py", "from ..cli import run_command"),
         ("infer/elbo.py", "from pyro_fmvae import FMVAE"),

@@ -1,11 +1,11 @@
-"""Columns of a table in their units, with as many digits as float32 has of a standardised number."""
+"""Decoded means in the units of the data, with as many digits as float32 has of a standardised number."""
 
 from typing import Final
 
 import numpy as np
 from torch import Tensor
 
-from pyro_fmvae.data.preprocessing import Preprocessing
+from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 
 SINGLE: Final = 2.0**-23
 """Relative distance of neighbouring numbers in float32."""
@@ -13,6 +13,20 @@ DOUBLE: Final = 1e-15
 """The same in float64, from where it shows in decimals."""
 MEAN: Final = 1e-12
 """Standardised numbers up to this are the mean of a column, such as those of a constant one."""
+
+
+def in_units(preprocessing: Preprocessing, mean: Tensor) -> np.ndarray:
+    """Decoded means, on the CPU, in the units of the data, as :class:`Preprocessing` takes them.
+
+    Means of greys and colours are clamped to [0, 1], and those of columns to the bounds of the preprocessing;
+    tables are float64, without digits that float32 does not hold (:func:`rounded_units`).
+    """
+    if preprocessing.kind is Kind.TABLE:
+        rounded = rounded_units(preprocessing, mean)
+        return np.clip(rounded, preprocessing.lower, preprocessing.upper) if preprocessing.lower else rounded
+    units = preprocessing.undo(mean)
+    clamped: np.ndarray = (units.clamp(0, 1) if preprocessing.signed else units).numpy()
+    return clamped
 
 
 def rounded_units(preprocessing: Preprocessing, x: Tensor) -> np.ndarray:

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyro.distributions as dist
 import torch
@@ -95,6 +95,10 @@ class BernoulliObservation(Observation):
     def features(self, mean: Tensor, std: Tensor) -> Tensor:
         """Logits of the mean, kept within 0.01 and 0.99; the standard deviation follows from it."""
         return mean.clamp(0.01, 0.99).logit().unsqueeze(-self.event_dim - 1)
+
+
+COLUMN_SCALES: Final = (0.05, 2.0)
+"""Bounds of the standard deviation of standardised columns."""
 
 
 class GaussianObservation(Observation):

@@ -5,13 +5,17 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from pyro_fmvae.capture.playback import compiles
+from pyro_fmvae.infer.elbo import NotFiniteError
 from pyro_fmvae.infer.ranks import world
 from pyro_fmvae.learn.phase import Budget, Phase, arguments, endless
 
@@ -24,6 +28,15 @@ COST, SAVED = 60.0, 0.0025  # what compiling takes, and saves of each step, as m
 MOST = 0.5  # share of a step that compiling may be hoped to save
 
 logger = logging.getLogger("pyro_fmvae")
+
+
+LONG: Final = 10_000
+"""Steps from which on compiling them pays, on whatever CPU."""
+
+
+def compile_problem(device: torch.device) -> str:
+    """A line that says why ``torch.compile`` does not work on some rank; empty if it works on all."""
+    return next(filter(None, world().texts(compiles(device))), "")
 
 
 class Pace:
@@ -278,6 +291,27 @@ def fit(
         resumed = progress.stopped = False
         progress.phase, progress.step, progress.seconds = progress.phase + 1, 0, 0.0
         progress.minutes, progress.setup, progress.closing, progress.by_clock = None, 0.0, 0.0, False
+
+
+OF_A_DISTRIBUTION: Final = "Expected parameter"
+"""Start of torch's message about parameters that are infinite or no numbers."""
+
+
+@contextmanager
+def naming_divergence(phases: Sequence[Phase], progress: Progress, advice: str) -> Iterator[None]:
+    """Say in one line where training inside diverged, and what to change.
+
+    Raises:
+        ValueError: it diverged.
+    """
+    try:
+        yield
+    except ValueError as error:
+        text = str(error).partition(", but found invalid values")[0]
+        if not (isinstance(error, NotFiniteError) or text.startswith(OF_A_DISTRIBUTION)):
+            raise
+        phase, step = phases[progress.phase].name, progress.step + 1
+        raise ValueError(f"{phase} diverged at step {step:,}: {text}. {advice}") from error
 
 
 class _Watch:

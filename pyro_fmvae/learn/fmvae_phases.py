@@ -1,7 +1,7 @@
 """The phases in which a factorial mixture VAE is learnt. Paquet et al. (2018), Section 2.4 and Appendix E."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, Final
@@ -17,7 +17,7 @@ from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.learn.component_moves import Make, Sample, best_mixture
 from pyro_fmvae.learn.independent_components import Start, Unit, start_from_components
 from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget, GradientPhase, arguments, endless
+from pyro_fmvae.learn.phase import Budget, GradientPhase, Phase, arguments, endless
 from pyro_fmvae.learn.revival import revive
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
@@ -254,6 +254,48 @@ class Joint(GradientPhase):
         """Check labels on the CPU, while validation is on: captured steps do not look at their range."""
         if labels is not None and labels.device.type == "cpu" and is_validation_enabled():
             check_codes("labels", labels, len(x), self.model.label_sizes, "column")
+
+
+CLASSIFICATION: Final = 50.0
+"""Δ times the share of points whose label is known, in nats per point and label."""
+
+
+def fmvae_phases(
+    model: FactorialMixtureVAE,
+    learning: Learning,
+    budgets: Mapping[str, Budget],
+    seed: int,
+    joint_learning_rate: float | None = None,
+) -> list[Phase]:
+    """The phases of a training: networks alone, prior alone, everything, and everything again.
+
+    The second time labels have no weight. Without labels, full starts are made anew.
+
+    Args:
+        model: learnt in place.
+        learning: rates, weights and schedules.
+        budgets: of the phases ``pretrain``, ``prior``, ``joint`` and ``refine``.
+        seed: of the seeding of λ.
+        joint_learning_rate: of the networks at the start of the joint phase; None: as in pretraining.
+    """
+    prior, joint = budgets["prior"], budgets["joint"]
+    at_joint = replace(learning, learning_rate=joint_learning_rate or learning.learning_rate)
+    last = replace(
+        learning,
+        label_weight=0.0,
+        kl_weight=1.0,
+        free_from=0.0,
+        learning_rate=learning.final_learning_rate or at_joint.learning_rate,
+        augment_until=0.0,
+    )
+    anew = learning.full_starts and not model.labelled and not learning.independent_start
+    seeded = anew or (prior.empty and joint.empty)
+    return [
+        Pretraining(model, learning, budgets["pretrain"]),
+        PriorFitting(model, learning, prior, seed),
+        Joint(model, at_joint, joint, seed=seed if prior.empty else None),
+        Joint(model, last, budgets["refine"], "refine", seed if seeded else None),
+    ]
 
 
 def _generator() -> torch.Generator:

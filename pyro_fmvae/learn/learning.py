@@ -15,7 +15,14 @@ from pyro_fmvae.infer.free_gaussian import FreeGaussian
 from pyro_fmvae.infer.natural_gradient import NaturalGradient, RobbinsMonro
 
 AUGMENTED = 0.5  # share of a batch
+DECAY, DECAY_BELOW = 0.5, 2000
+"""Weight decay of perceptrons that learn from fewer points than this, chosen as their sizes are."""
 HOW = ("eager", "compile", "compile_from", "autocast", "group")
+
+
+def weight_decay(num_data: int) -> float:
+    """Weight decay of perceptrons by the number of training points."""
+    return DECAY if num_data < DECAY_BELOW else 0.0
 
 
 @dataclass(frozen=True)

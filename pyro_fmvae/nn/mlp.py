@@ -3,11 +3,25 @@
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
+from typing import Final
 
 from torch import Tensor, nn
 
 from pyro_fmvae.nn.normal_head import NormalHead
 from pyro_fmvae.nn.sizes import check_event, check_size, check_sizes, scaled_normal_
+
+LAYERS: Final = (200,)
+"""Sizes of hidden layers, unless there are few data."""
+FEW_LAYERS, FEW_ROWS = (50,), 1000
+"""The same for tables of fewer rows than this.
+
+Chosen by validation bound on wine, breast cancer and digits of 8x8 pixels: 144, 457, 322 and 1,439 points.
+"""
+
+
+def hidden_sizes(num_rows: int) -> tuple[int, ...]:
+    """Sizes of hidden layers by the number of rows of a table."""
+    return FEW_LAYERS if num_rows < FEW_ROWS else LAYERS
 
 
 def _hidden_layers(sizes: Sequence[int]) -> nn.Sequential:
@@ -36,7 +50,7 @@ class MLPEncoder(nn.Module):
         self,
         event_shape: Sequence[int],
         latent_dim: int,
-        hidden: Sequence[int] = (200,),
+        hidden: Sequence[int] = LAYERS,
         head: Callable[[int, int], nn.Module] = NormalHead,
     ) -> None:
         super().__init__()
@@ -65,7 +79,7 @@ class MLPDecoder(nn.Module):
     """
 
     def __init__(
-        self, latent_dim: int, event_shape: Sequence[int], outputs: int = 1, hidden: Sequence[int] = (200,)
+        self, latent_dim: int, event_shape: Sequence[int], outputs: int = 1, hidden: Sequence[int] = LAYERS
     ) -> None:
         super().__init__()
         self.latent_dim = check_size("latent_dim", latent_dim)

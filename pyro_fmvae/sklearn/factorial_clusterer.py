@@ -1,7 +1,7 @@
 """The factorial mixture VAE as a scikit-learn estimator."""
 
+from collections.abc import Iterable
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -9,22 +9,28 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_consistent_length, validate_data
+from torch import Tensor
 from tqdm import tqdm
 
-from pyro_fmvae.app.recipes.fmvae import FMVAE
-from pyro_fmvae.app.recipes.recipe import Recipe
-from pyro_fmvae.app.recipes.registry import configure
-from pyro_fmvae.app.runs.run import Run
-from pyro_fmvae.app.runs.trainer import Trainer
-from pyro_fmvae.data import Dataset, Kind, Preprocessing, Split
+from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, Split
+from pyro_fmvae.data.learnable import check_learnable
+from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation
+from pyro_fmvae.distributions.observation import COLUMN_SCALES
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
+from pyro_fmvae.learn import Budget, Learning, Progress, fit
+from pyro_fmvae.learn.fitting import LONG, Stepping, compile_problem, naming_divergence
+from pyro_fmvae.learn.fmvae_phases import CLASSIFICATION, fmvae_phases
+from pyro_fmvae.learn.learning import weight_decay
+from pyro_fmvae.models import FactorialMixtureVAE
+from pyro_fmvae.nn import MLPDecoder, MLPEncoder
+from pyro_fmvae.nn.mlp import hidden_sizes
 from pyro_fmvae.sklearn.factorial_codes import FactorialCodes
 from pyro_fmvae.sklearn.label_columns import LabelColumns
 
-IN_MEMORY: Final = "array in memory"
-"""Name of the data of an estimator."""
-PRETRAINED, PRIOR = 0.3, 0.05
-"""Shares of ``max_iter`` for the networks alone and for the prior alone."""
+SHARES: Final = {"pretrain": 0.3, "prior": 0.05, "joint": 0.65}
+"""Shares of ``max_iter``, or of ``max_minutes``, for networks alone, for the prior alone, and for both."""
+BLOCK: Final = 8
+"""Latent dimensions of a factor, if there are as many columns."""
 WORTH_CAPTURING: Final = 500
 """Iterations of a training from which on recording its steps pays."""
 
@@ -36,8 +42,7 @@ class FactorialClusterer(FactorialCodes):
     vector, and the chosen components are the row's code. A column of ``y`` gives the components of one factor
     their meaning; a few known entries may do. The other factors are clustered without labels.
 
-    Training is that of the command ``train --model fmvae``, on all rows and in memory: networks alone, prior
-    alone, then everything. Nothing is written to disk.
+    Training takes all rows, in memory, and has three phases: networks alone, prior alone, then everything.
 
     Args:
         factors: components of each factor without labels. Labelled factors come before them.
@@ -130,6 +135,8 @@ class FactorialClusterer(FactorialCodes):
         self._labels = LabelColumns.of(y)
         self.classes_ = list(self._labels.classes)
         codes = None
+        if y is None and not self.factors:
+            raise ValueError("factors: expected a size without labels, such as (8,), got ()")
         if y is not None:
             check_consistent_length(given, y)
             codes = torch.from_numpy(self._labels.encoded(y))
@@ -143,61 +150,93 @@ class FactorialClusterer(FactorialCodes):
             rows,
             none,
             none,
-            name=IN_MEMORY,
+            name="array",
             preprocessing=preprocessing,
             label_names=self._labels.names,
             label_sizes=tuple(map(len, self.classes_)),
         )
-        run = Run.new(Path(IN_MEMORY), configure(FMVAE.name, IN_MEMORY, **self._options(seed)), dataset)
-        self._train(run, dataset, device, seed)
+        check_learnable(dataset, self._labels.names)
+        self._preprocessing = preprocessing
+        with seeded(seed):
+            model = self._untrained(dataset).to(device)
+            batches = Batches(
+                rows, self.batch_size, seed=seed, device=device, full=self.max_minutes is not None
+            )
+            self._train(model, batches, codes, seed)
+        self._model = model.cpu().eval().double()
+        self.latent_dim_, self.n_components_ = model.latent_dim, model.num_components
+        free = range(len(model.labelled), len(model.num_components))
+        self.factor_names_ = (*self._labels.names, *(f"factor {factor}" for factor in free))
         return self
 
-    def _train(self, run: Run, dataset: Dataset, device: torch.device, seed: int) -> None:
-        with seeded(seed):
-            trainer = Trainer(run, dataset, device)
-            with tqdm(total=100, desc="training", unit="%", disable=not self.verbose) as bar:
-                done = 0.0
-                for record in trainer.records():
-                    self.n_iter_ = record.total_steps
-                    share = trainer.progress.phase + record.fraction
-                    now = 100 * share / len(trainer.phases)
-                    bar.update(max(round(now - done), 0))
-                    done = max(done, now)
-        self._recipe: Recipe[Any] = run.recipe
-        self._model = trainer.model.cpu().eval().double()
-        self.latent_dim_ = self._model.latent_dim
-        self.n_components_, self.factor_names_ = tuple(run.recipe.factors), tuple(run.recipe.factor_names)
+    def _untrained(self, dataset: Dataset) -> FactorialMixtureVAE:
+        """The model, whose leading factors have a component for each value of a label."""
+        (columns,), number = dataset.event_shape, len(dataset.train)
+        dim = min(BLOCK, columns) if self.factor_dim is None else self.factor_dim
+        hidden = hidden_sizes(number) if self.hidden is None else self.hidden
+        sizes = (*dataset.label_sizes, *self.factors)
+        binary = dataset.preprocessing.binary
+        observation = BernoulliObservation(1) if binary else GaussianObservation(1, *COLUMN_SCALES)
+        return FactorialMixtureVAE(
+            MLPEncoder((columns,), len(sizes) * dim, hidden),
+            MLPDecoder(len(sizes) * dim, (columns,), observation.outputs, hidden[::-1]),
+            observation,
+            sizes,
+            dim,
+            number,
+            range(len(dataset.label_sizes)),
+        )
 
-    def _options(self, seed: int) -> dict[str, Any]:
-        """Options of the training, as the command line has them."""
-        sizes = tuple(len(values) for values in self.classes_)
-        options: dict[str, Any] = {
-            "labels": 1.0 if sizes else 0.0,
-            "factors": (*sizes, *self.factors),
-            "factor_dim": self.factor_dim,
-            "hidden": self.hidden,
-            "batch_size": self.batch_size,
-            "learning_rate": self.learning_rate,
-            "seed": seed,
-            "max_minutes": self.max_minutes,
-            "patience": 0,
-        }
+    def _train(
+        self, model: FactorialMixtureVAE, batches: Iterable[Any], labels: Tensor | None, seed: int
+    ) -> None:
+        device, timed = model.gate.device, self.max_minutes is not None
+        share_known = 0.0 if labels is None else (labels >= 0).double().mean().item()
+        eager = not timed and self.max_iter < WORTH_CAPTURING
+        budgets = self._budgets()
+
+        def compiled() -> bool:
+            return device.type == "cpu" and not compile_problem(device)
+
+        learning = Learning(
+            learning_rate=self.learning_rate,
+            weight_decay=weight_decay(model.num_data),
+            label_weight=CLASSIFICATION / share_known if share_known else 0.0,
+            independent_start=not budgets["pretrain"].empty
+            and 2 <= len(model.num_components) > len(model.labelled),
+            eager=eager,
+            compile=not timed and self.max_iter >= LONG and compiled(),
+        )
+        phases, progress = fmvae_phases(model, learning, budgets, seed), Progress()
+        advice = f"Fit with a lower learning_rate, such as {self.learning_rate / 4:g}"
+        records = fit(phases, batches, progress, stepping=Stepping(compiled) if timed else None)
+        with (
+            naming_divergence(phases, progress, advice),
+            tqdm(total=100, desc="training", unit="%", disable=not self.verbose) as bar,
+        ):
+            for record in records:
+                now = 100 * (progress.phase + record.fraction) / len(phases)
+                bar.update(max(round(now) - bar.n, 0))
+        self.n_iter_ = progress.total_steps
+
+    def _budgets(self) -> dict[str, Budget]:
+        """Length of each phase; nothing is left to refine."""
         if self.max_minutes is not None:
-            return options
-        pretrained, prior = round(PRETRAINED * self.max_iter), round(PRIOR * self.max_iter)
-        return options | {
-            "pretrain_iterations": pretrained,
-            "prior_iterations": prior,
-            "joint_iterations": self.max_iter - pretrained - prior,
-            "refine_iterations": 0,
-            "eager": self.max_iter < WORTH_CAPTURING,
-        }
+            minutes = {name: Budget(minutes=share * self.max_minutes) for name, share in SHARES.items()}
+            return {**minutes, "refine": Budget(minutes=0.0)}
+        alone = {name: round(SHARES[name] * self.max_iter) for name in ("pretrain", "prior")}
+        iterations = {**alone, "joint": self.max_iter - sum(alone.values()), "refine": 0}
+        return {name: Budget(number) for name, number in iterations.items()}
 
     def _check_parameters(self) -> None:
         for name, choices in {"likelihood": ("gaussian", "bernoulli"), "output": ("means", "codes")}.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}: expected {' or '.join(choices)}, got {getattr(self, name)!r}")
-        for name in ("max_iter", "batch_size", "num_draws"):
-            check_scalar(getattr(self, name), name, Integral, min_val=1)
+        sizes = {"factors": self.factors, "hidden": () if self.hidden is None else self.hidden}
+        counts = [(name, size) for name, of in sizes.items() for size in of]
+        counts += [(name, getattr(self, name)) for name in ("max_iter", "batch_size", "num_draws")]
+        counts += [] if self.factor_dim is None else [("factor_dim", self.factor_dim)]
+        for name, count in counts:
+            check_scalar(count, name, Integral, min_val=1)
         for name in ("learning_rate", *(["max_minutes"] if self.max_minutes is not None else [])):
             check_scalar(getattr(self, name), name, Real, min_val=0, include_boundaries="neither")

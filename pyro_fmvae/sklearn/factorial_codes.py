@@ -13,12 +13,12 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from pyro_fmvae.app.recipes.recipe import Recipe
-from pyro_fmvae.app.runs.by_batches import EVALUATION_BATCH, decode_rows, in_units
-from pyro_fmvae.data import Split
+from pyro_fmvae.data import Preprocessing, Split
+from pyro_fmvae.data.resolution import in_units
 from pyro_fmvae.evaluate.edits import component_normals
 from pyro_fmvae.evaluate.randomness import resolve_device
 from pyro_fmvae.sklearn.label_columns import LabelColumns
+from pyro_fmvae.sklearn.mixture_density import PART
 
 
 class FactorialCodes(TransformerMixin, BaseEstimator):
@@ -35,7 +35,7 @@ class FactorialCodes(TransformerMixin, BaseEstimator):
     factor_names_: tuple[str, ...]
     latent_dim_: int
     _labels: LabelColumns
-    _recipe: Recipe[Any]
+    _preprocessing: Preprocessing
     _model: Any
 
     def transform(self, X: ArrayLike) -> np.ndarray:
@@ -76,8 +76,10 @@ class FactorialCodes(TransformerMixin, BaseEstimator):
                 raise ValueError(f"Z: expected codes from 0 up to below {self.n_components_}")
             blocks = [component_normals(self._model, factor).loc for factor in range(width)]
             z = torch.cat([loc[column] for loc, column in zip(blocks, z.long().T, strict=True)], -1).double()
-        decoded = decode_rows(self._recipe, model, z.detach().to(resolve_device(self.device)))
-        return in_units(self._recipe.preprocessing, decoded)
+        parts = z.detach().to(resolve_device(self.device)).split(PART)
+        with torch.no_grad():
+            decoded = torch.cat([model.observation.mean(model.decoder(part)).cpu() for part in parts])
+        return in_units(self._preprocessing, decoded)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of the columns of :meth:`transform`."""
@@ -129,7 +131,7 @@ class FactorialCodes(TransformerMixin, BaseEstimator):
             weights = [log_likelihood(x, z) + log_prior(z) - q.log_prob(z) for z in draws]
             return torch.stack(weights).logsumexp(0) - math.log(len(draws))
 
-        std = self._recipe.preprocessing.std
+        std = self._preprocessing.std
         return self._map(X, scores) - (0.0 if std is None else np.log(std).sum())
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
@@ -141,9 +143,9 @@ class FactorialCodes(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         rows: np.ndarray = validate_data(self, X, reset=False, dtype=np.float64)
         model, device = self._on_device(), resolve_device(self.device)
-        x = Split(self._recipe.preprocessing(rows, "X")).observations.double()
+        x = Split(self._preprocessing(rows, "X")).observations.double()
         with torch.no_grad():
-            parts = [function(model, part.to(device)).cpu() for part in x.split(EVALUATION_BATCH)]
+            parts = [function(model, part.to(device)).cpu() for part in x.split(PART)]
         found: np.ndarray = torch.cat(parts).numpy()
         return found
 

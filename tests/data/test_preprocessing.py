@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_fmvae.app.runs.by_batches import in_units
 from pyro_fmvae.data import Kind, PatchTransform, Preprocessing
+from pyro_fmvae.data.resolution import in_units
 from pyro_fmvae.data.storage import as_float
 
 TABLE = np.array([[1.0, 5.0, 0.1], [3.0, 5.0, 0.2], [8.0, 5.0, 0.7]])

@@ -163,13 +163,20 @@ def test_codes_come_as_a_data_frame(data):
         ({"max_iter": 0}, "max_iter"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"max_minutes": -1.0}, "max_minutes"),
-        ({"factors": ()}, "factors"),
+        ({"factors": ()}, "^factors: expected a size"),
+        ({"factors": (2, 0)}, "^factors == 0"),
+        ({"factor_dim": 0}, "^factor_dim == 0"),
+        ({"hidden": (0,)}, "^hidden == 0"),
+        (
+            {"learning_rate": 1e30},
+            r"^pretrain diverged at step \d+: .* lower learning_rate, such as 2.5e\+29$",
+        ),
         ({"device": "nowhere"}, "device"),
     ],
 )
 def test_bad_arguments_are_named(data, arguments, message):
     with pytest.raises(ValueError, match=message):
-        FactorialClusterer(**(TINY | arguments)).fit(data[0])
+        FactorialClusterer(**(TINY | {"max_iter": 40} | arguments)).fit(data[0])
 
 
 def test_bad_labels_are_named(data):

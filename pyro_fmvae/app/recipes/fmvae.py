@@ -37,7 +37,7 @@ from pyro_fmvae.data import Batches, Dataset, Split, hide_labels
 from pyro_fmvae.data.labels import Amount, check_amount
 from pyro_fmvae.evaluate import bound, label_agreement
 from pyro_fmvae.infer.natural_gradient import RobbinsMonro
-from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
+from pyro_fmvae.learn.fmvae_phases import fmvae_phases
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import FactorialMixtureVAE, Hyperprior
@@ -308,30 +308,10 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         )
 
     def phases(self, model: FactorialMixtureVAE, learning: Learning) -> list[Phase]:
-        """Networks alone, prior alone, everything, and everything again.
-
-        The second time labels have no weight. Without labels, full starts are made anew.
-        """
-        budgets, seed = self.config.budgets(), self.config.seed
-        learning = replace(learning, view=view_of(self.config.view_strength, self.preprocessing))
-        prior, joint = budgets["prior"], budgets["joint"]
-        at_joint = replace(learning, learning_rate=self.config.joint_learning_rate or learning.learning_rate)
-        last = replace(
-            learning,
-            label_weight=0.0,
-            kl_weight=1.0,
-            free_from=0.0,
-            learning_rate=learning.final_learning_rate or at_joint.learning_rate,
-            augment_until=0.0,
-        )
-        anew = self.config.full_starts and not self.labels and not learning.independent_start
-        seeded = anew or (prior.empty and joint.empty)
-        return [
-            Pretraining(model, learning, budgets["pretrain"]),
-            PriorFitting(model, learning, prior, seed),
-            Joint(model, at_joint, joint, seed=seed if prior.empty else None),
-            Joint(model, last, budgets["refine"], "refine", seed if seeded else None),
-        ]
+        """Networks alone, prior alone, everything, and everything again."""
+        config = self.config
+        learning = replace(learning, view=view_of(config.view_strength, self.preprocessing))
+        return fmvae_phases(model, learning, config.budgets(), config.seed, config.joint_learning_rate)
 
     def code(self, model: FactorialMixtureVAE, x: Tensor) -> Tensor:
         """Mean of q(z | x)."""

@@ -8,7 +8,10 @@ import torch
 from pyro_fmvae.app.recipes.networks import NetworkOptions
 from pyro_fmvae.app.recipes.options import decaying, shared_defaults
 from pyro_fmvae.data import Dataset, Kind
+from pyro_fmvae.distributions.observation import COLUMN_SCALES
+from pyro_fmvae.learn.learning import weight_decay
 from pyro_fmvae.nn import is_image
+from pyro_fmvae.nn.mlp import LAYERS, hidden_sizes
 
 LARGEST_FOR_MLP = 32
 """Pixels on a side of the largest images whose default network is a perceptron.
@@ -17,19 +20,13 @@ A step of Adam changes each weight by about the learning rate, so a unit's outpu
 times its inputs. With the 10,000 inputs and more of larger images training diverges.
 """
 
-SMALL_BELOW, DECAY_BELOW = 1000, 2000
-"""Training points below which perceptrons of tables are small, and below which perceptrons' weights decay.
-
-Chosen by validation bound on wine, breast cancer and digits of 8x8 pixels: 144, 457, 322 and 1,439 points.
-"""
-SMALL, DECAY = (50,), 0.5
 POINTS_PER_COMPONENT = 8
 """Training points of a person's own for each component of a factor, at least, as long as two are left."""
 _BFLOAT16 = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # torch has no public query
 
 _COMMON: dict[str, Any] = {
     "network": "mlp",
-    "hidden": (200,),
+    "hidden": LAYERS,
     "width": 1.0,
     "batch_size": 64,
     "min_scale": 0.001,
@@ -133,13 +130,14 @@ def network_defaults(config: NetworkOptions, dataset: Dataset) -> dict[str, Any]
     if config.counts is not None:
         defaults |= {"min_scale": None, "max_scale": None}
     if table and kind not in ("smiley", "sprites"):
-        defaults |= {"min_scale": 0.05, "max_scale": 2.0}
+        defaults |= dict(zip(("min_scale", "max_scale"), COLUMN_SCALES, strict=True))
     if config.own_data:
         most = max(2, len(dataset.train) // POINTS_PER_COMPONENT)
         defaults["factors"] = tuple(min(components, most) for components in defaults["factors"])
     if config.own_data and kind in ("columns", "images"):
-        defaults |= {"hidden": SMALL} if kind == "columns" and len(dataset.train) < SMALL_BELOW else {}
-        defaults |= {"weight_decay": DECAY} if len(dataset.train) < DECAY_BELOW else {}
+        number = len(dataset.train)
+        defaults |= {"hidden": hidden_sizes(number)} if kind == "columns" else {}
+        defaults["weight_decay"] = weight_decay(number)
     if config.own_data and (config.network or defaults["network"]) != "mlp":
         defaults["autocast"] = computes_in_bfloat16(config.device)
     if config.pretrained is not None:

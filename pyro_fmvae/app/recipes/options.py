@@ -166,7 +166,6 @@ def as_typed(value: Any) -> str:
 PHASES: Mapping[str, float] = {"pretrain": 0.15, "prior": 0.02, "joint": 0.55, "refine": 0.28}
 """Names of phases in their order, and the share of ``max_minutes`` that each takes. A phase that a training
 leaves out gives its share to the others."""
-LONG_ITERATIONS = 10_000  # steps of a training as long as this are compiled by default
 OWN_MINUTES = 5.0
 """Time limit of a training on a person's own data, where no length is given."""
 HELD_OUT = {"sprites": 0.2}
@@ -312,11 +311,6 @@ class TrainConfig:
     def timed(self) -> bool:
         """True if a clock may end the training."""
         return bool(self.max_minutes or self.time_limit)
-
-    @property
-    def long(self) -> bool:
-        """True if training takes long enough for compiling its steps to pay, whatever the machine."""
-        return not self.timed and self.usual_steps >= LONG_ITERATIONS
 
     def budgets(self) -> dict[str, Budget]:
         """Budget of each phase that the model has, for a resolved configuration."""

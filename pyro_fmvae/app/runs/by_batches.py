@@ -15,13 +15,13 @@ from torch import Tensor
 
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.runs.run import Run
-from pyro_fmvae.data import Batches, Kind, Preprocessing, Split
+from pyro_fmvae.data import Batches, Preprocessing, Split
 from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.own.folder import read_image
 from pyro_fmvae.data.own.image_names import SUFFIXES
 from pyro_fmvae.data.own.in_memory import as_numbers
 from pyro_fmvae.data.own.raw import check_columns, warn_unseen
-from pyro_fmvae.data.resolution import rounded_units
+from pyro_fmvae.data.resolution import in_units
 from pyro_fmvae.evaluate import bound, rows_without_bound
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.infer.ranks import Ranks, by_rows
@@ -187,21 +187,6 @@ def draw_rows(
     with seeded(seed):
         z, arrays = recipe.sample(model, codes)
     return decode_rows(recipe, model, z), {"z": z.cpu().numpy(), **arrays}
-
-
-def in_units(preprocessing: Preprocessing, mean: Tensor) -> np.ndarray:
-    """Decoded means, on the CPU, in the units of the data, as :class:`Preprocessing` takes them.
-
-    Means of greys and colours are clamped to [0, 1], and those of columns to the bounds of the preprocessing;
-    tables are float64, without digits that float32 does not hold
-    (:func:`~pyro_fmvae.data.resolution.rounded_units`).
-    """
-    if preprocessing.kind is Kind.TABLE:
-        rounded = rounded_units(preprocessing, mean)
-        return np.clip(rounded, preprocessing.lower, preprocessing.upper) if preprocessing.lower else rounded
-    units = preprocessing.undo(mean)
-    clamped: np.ndarray = (units.clamp(0, 1) if preprocessing.signed else units).numpy()
-    return clamped
 
 
 @torch.no_grad()

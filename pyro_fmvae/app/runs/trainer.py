@@ -16,13 +16,19 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 from pyro_fmvae.app.recipes.labelling import labelled_points
 from pyro_fmvae.app.recipes.options import TrainConfig
 from pyro_fmvae.app.runs.run import CHECKPOINT, Run, check_state, fitting
-from pyro_fmvae.capture.playback import compiles
 from pyro_fmvae.data import Batches, Dataset, whole
 from pyro_fmvae.files import checkpoint
 from pyro_fmvae.files.untrusted import check_type, read_json
-from pyro_fmvae.infer.elbo import NotFiniteError
 from pyro_fmvae.infer.ranks import random_digest, world
-from pyro_fmvae.learn.fitting import Progress, Record, Stepping, fit
+from pyro_fmvae.learn.fitting import (
+    LONG,
+    Progress,
+    Record,
+    Stepping,
+    compile_problem,
+    fit,
+    naming_divergence,
+)
 from pyro_fmvae.learn.label_spreading import COMPARABLE, comparable, spread_labels
 
 # The best model of a phase by its validation bound, and which model a finished run stands for.
@@ -210,7 +216,6 @@ class SelectedModel:
 CLOCK = ("seconds", "total_seconds", "minutes", "setup", "closing", "by_clock", "spare")  # of the progress
 EXAMPLES = 1000  # from which the decoder starts
 LOOKS = 10  # records within the patience
-OF_A_DISTRIBUTION = "Expected parameter"  # torch's message about parameters that are infinite or not numbers
 SPARED = 20  # full batches in an epoch from which on compiling for the smaller last one does not pay
 
 logger = logging.getLogger("pyro_fmvae")
@@ -282,9 +287,10 @@ class Trainer:
         """Decide whether captured steps are compiled from the start."""
         if config.eager or config.compile is False:
             return False
-        if config.compile is None and not (config.long and self.device.type == "cpu"):
+        long = not config.timed and config.usual_steps >= LONG
+        if config.compile is None and not (long and self.device.type == "cpu"):
             return False
-        if config.compile and (problem := self._problem()):
+        if config.compile and (problem := compile_problem(self.device)):
             raise ValueError(f"compile: torch.compile does not work here ({problem})")
         return config.compile or self._works()
 
@@ -297,14 +303,10 @@ class Trainer:
 
     def _works(self) -> bool:
         """Find out whether steps can be compiled here, and say so if not."""
-        problem = self._problem()
+        problem = compile_problem(self.device)
         if problem:
             logger.info("steps are not compiled: torch.compile does not work here (%s)", problem)
         return not problem
-
-    def _problem(self) -> str:
-        """Why ``torch.compile`` does not work on some rank; empty if it works on all."""
-        return next(filter(None, world().texts(compiles(self.device))), "")
 
     @property
     def stepping(self) -> str:
@@ -325,14 +327,8 @@ class Trainer:
         Raises:
             ValueError: training diverged; the message says what to change.
         """
-        try:
+        with naming_divergence(self.phases, self.progress, self._advice):
             yield from fit(self.phases, self.batches, self.progress, resumed, self.chooser)
-        except ValueError as error:
-            text = str(error).partition(", but found invalid values")[0]
-            if not (isinstance(error, NotFiniteError) or text.startswith(OF_A_DISTRIBUTION)):
-                raise
-            phase, step = self.phases[self.progress.phase].name, self.progress.step + 1
-            raise ValueError(f"{phase} diverged at step {step:,}: {text}. {self._advice}") from error
 
     @property
     def _advice(self) -> str:

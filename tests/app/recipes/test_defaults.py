@@ -160,7 +160,7 @@ def test_own_images_without_labels_have_full_starts_and_once_more_in_refine(data
         shorter = resolve(configure(data=data, labels=0.0, joint_iterations=7), mine)
         assert shorter.refine_iterations == (2 if full else 0)
     recipe = resolved(replace(config, refine_iterations=3), mine)
-    again = [phase.seed for phase in recipe.phases(recipe.build(), Learning())[1:]]
+    again = [phase.seed for phase in recipe.phases(recipe.build(), recipe.config.learning())[1:]]
     assert again == [0, None, 0 if full else None]
 
 
@@ -389,7 +389,7 @@ def test_minutes_are_shared_out_among_the_phases_that_there_are(left_out):
 
 def test_own_data_are_learnt_for_five_minutes_at_most():
     config = resolve(configure(data="mine.npz", labels=1.0), dataset(label_sizes=(2,)))
-    assert config.timed and not config.long
+    assert config.timed
     budgets = config.budgets()
     assert {name: budget.iterations for name, budget in budgets.items()} == config.iterations
     assert sum(budget.minutes for budget in budgets.values()) == pytest.approx(5)

@@ -10,7 +10,7 @@ from pyro_fmvae.app.runs import trainer
 from pyro_fmvae.app.runs.run import CHECKPOINT, Run
 from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data import load
-from pyro_fmvae.learn import label_spreading
+from pyro_fmvae.learn import fitting, label_spreading
 from pyro_fmvae.learn.gradient_em import GradientEM
 from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
@@ -53,7 +53,7 @@ def stepping(path, folder, **options):
     ],
 )
 def test_long_trainings_are_compiled_by_default(path, tmp_path, monkeypatch, options, expected):
-    monkeypatch.setattr(trainer, "compiles", lambda device: "")
+    monkeypatch.setattr(fitting, "compiles", lambda device: "")
     assert stepping(path, tmp_path, **options) == expected
 
 
@@ -69,7 +69,7 @@ def test_the_last_batch_of_a_long_epoch_is_not_compiled_for(path, tmp_path, batc
 
 
 def test_without_a_compiler(path, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(trainer, "compiles", lambda device: "no compiler")
+    monkeypatch.setattr(fitting, "compiles", lambda device: "no compiler")
     with caplog.at_level("INFO"):
         assert stepping(path, tmp_path, joint_iterations=10_000) == "captured"
     assert "not compiled: torch.compile does not work here (no compiler)" in caplog.text
