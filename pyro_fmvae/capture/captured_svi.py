@@ -698,7 +698,10 @@ class CapturedSVI(ConjugateSVI):
         on_device = recording.on_device()
         operations = sum(node.op == "call_function" for node in recording.graph.nodes)
         parts = recording.split(len(step.inputs), *step.groups) if step.groups else [recording]
-        passes = [(compiled if fused else plain)(part) for part in parts]
+        data = [len(call.data), *(0 for _ in parts[1:])]
+        passes = [
+            compiled(part) if fused else plain(part, number) for part, number in zip(parts, data, strict=True)
+        ]
         shapes = ", ".join(str(list(shape)) for shape in call.shapes)
         seconds = time.perf_counter() - started
         how = "to compile" if fused else "as they are"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from operator import is_
 from typing import Any, Generic, TypeVar
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -48,16 +49,64 @@ _CONSTANTS = {
 _MOST_BYTES = 2**20  # of a value that is kept between steps, or for longer than until its first use
 
 
-def shortened(recording: Recording) -> Recording:
-    """The program, to the bit, in fewer and faster calls; takes the recording's graph to pieces."""
+def shortened(recording: Recording, data: int = 0) -> list[Recording]:
+    """The program, to the bit, in fewer and faster calls; takes the recording's graph to pieces.
+
+    Args:
+        recording: the program.
+        data: how many of its inputs are data.
+
+    Returns:
+        The program; or two, the first of which computes what depends on the data alone, if there is such.
+        The second one takes the results of the first behind the inputs.
+    """
     graph = recording.graph
     state = [*recording.state, *_fold(graph, recording.state)]
     _skip_views(graph)
     _skip_gathers(graph, state)
     _share(graph)
     graph.eliminate_dead_code(has_effect)
-    _call_directly(graph, state)
-    return Recording(graph, tuple(state))
+    parts = _split_off(Recording(graph, tuple(state)), data)
+    for part in parts:
+        _call_directly(part.graph, part.state)
+    return parts
+
+
+def _split_off(recording: Recording, data: int) -> list[Recording]:
+    """Split off what depends on the data alone, as far as its results are small.
+
+    Those are kept as long as the data stay the same, so that an lgamma of all counts is taken once.
+    """
+    graph = recording.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    inputs = placeholders[: len(placeholders) - len(recording.state)]
+    most = max(_MOST_BYTES, sum(each.nbytes for node in inputs[:data] for each in layouts(node)) // 4)
+    written = _written(graph)
+    known = {*inputs[:data], *(node for node in placeholders if node.name.startswith("folded"))}
+    known -= written
+    ahead = dict[Node, None]()
+    for node in _calls(graph):
+        given = node.all_input_nodes
+        pure = given and not is_mutable(node) and not is_random(node) and _source(node) not in written
+        if pure and known.issuperset(given):
+            known.add(node)
+            ahead[node] = None
+    for node in reversed(list(ahead)):
+        if node.users.keys() - ahead.keys() and sum(each.nbytes for each in layouts(node)) > most:
+            with graph.inserting_after(node):
+                again = graph.node_copy(node)  # what is large is computed at each step, too
+            node.replace_all_uses_with(again, delete_user_cb=lambda user: user not in ahead)
+            if not node.users:
+                del ahead[node]
+                graph.erase_node(node)
+    results = [node for node in ahead if node.users.keys() - ahead.keys()]
+    if not (data and ahead):
+        return [recording]
+    for node in reversed(ahead):
+        placeholders[-1].append(node)
+    output.args = ((*results, *output.args[0]),)
+    return recording.split(len(inputs), len(results))
 
 
 def _fold(graph: Graph, state: Iterable[Tensor]) -> list[Tensor]:
@@ -472,19 +521,37 @@ _DEVICES = ("cpu", "cuda")
 _EXPENSIVE = (_aten.digamma.default, _aten.lgamma.default, _aten.polygamma.default, _aten.pow.Scalar)
 
 
-def plain(recording: Recording) -> TensorProgram:
+def plain(recording: Recording, data: int = 0) -> TensorProgram:
     """Run the operations one after another: the kernels of the eager step, bit by bit.
 
     Rewrites the graph of the recording, as :func:`compiled` does.
+
+    Args:
+        recording: the program.
+        data: how many of its inputs are data. What depends on nothing else is computed anew when one of them
+            is another tensor, or was changed in place.
     """
-    short = shortened(recording)
-    forward, state = short.function(), short.state
+    *ahead, rest = shortened(recording, data)
+    first, forward, state = [(each.function(), each.state) for each in ahead], rest.function(), rest.state
+    seen, known = list[tuple[Any, int]](), tuple[Tensor, ...]()
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        nonlocal seen, known
         with _as_recorded():
-            return forward(*inputs, *state)
+            for function, constants in first:
+                given = inputs[:data]
+                now = [(ref(tensor), tensor._version) for tensor in given if _is_watched(tensor)]
+                same = len(now) == len(seen) == data
+                if not (same and all(x is y and v == w for (x, v), (y, w) in zip(now, seen, strict=True))):
+                    seen, known = now, function(*inputs, *constants)
+            return forward(*inputs, *known, *state)
 
     return run
+
+
+def _is_watched(tensor: Tensor) -> bool:
+    """True if torch counts all changes of a tensor: NumPy or other processes have no part in its memory."""
+    return not tensor.is_inference() and tensor.untyped_storage().resizable() and not tensor.is_shared()
 
 
 def compiled(recording: Recording) -> TensorProgram:

@@ -9,6 +9,7 @@ import pyro
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyro_fmvae.capture.playback import _keep_apart, _lay_out, _share_exponentials, compiled, plain
 from pyro_fmvae.capture.recording import layouts, record
@@ -144,3 +145,40 @@ def test_compiled_convolutions_on_a_gpu(event):
         runs.append([svi.step(x) for _ in range(12)])
     assert runs[1][:4] == pytest.approx(runs[0][:4], rel=1e-9)
     assert runs[1][11] == pytest.approx(runs[0][11], rel=0.05)
+
+
+def of_data(x, weight):
+    y = x.double()  # large data in float64 are not kept
+    return ((torch.lgamma(y + 1).sum(0) * weight + y.square().sum(0)).sum(), (y * weight).sum())
+
+
+class Counts(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.lgammas = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.lgammas += func is torch.ops.aten.lgamma.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("rows", [3, 300_000])
+def test_what_depends_on_data_alone_is_computed_once_for_them(rows):
+    weight, x = torch.tensor([1.0, 2.0]), torch.ones(rows, 2)
+    program = plain(record(lambda x: of_data(x, weight), [x], [weight]), 1)
+
+    def lgammas(x):
+        with Counts() as counts:
+            found = program(x)
+        assert_close(found, of_data(x, weight), rtol=0, atol=0)
+        return counts.lgammas
+
+    assert [lgammas(x), lgammas(x)] == [1, 0]
+    weight.add_(1.0)
+    assert lgammas(x) == 0
+    x[1].mul_(3.0)
+    assert [lgammas(x), lgammas(x), lgammas(x.clone()), lgammas(x)] == [1, 0, 1, 1]
+    numbers = x.numpy()  # changes that torch does not count
+    for _ in range(2):
+        numbers += 1
+        assert lgammas(x) == 1

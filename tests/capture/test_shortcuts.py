@@ -14,7 +14,7 @@ def operations(recording):
 
 def check(function, inputs, *state, steps=3):
     """Both programs take the same steps to the bit; returns the operations of the short one."""
-    recording, short = record(function, inputs, state), shortened(record(function, inputs, state))
+    recording, (short,) = record(function, inputs, state), shortened(record(function, inputs, state))
     begun = [tensor.clone() for tensor in state]
     found = []
     for program in (recording, short):
