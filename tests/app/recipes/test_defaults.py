@@ -8,7 +8,6 @@ from pyro_fmvae.app.recipes import configure
 from pyro_fmvae.app.recipes.registry import read_config, resolved
 from pyro_fmvae.data import Kind
 from pyro_fmvae.data.labels import choose_labels
-from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.nn import SideBySide
 from tests.app.recipes.choices import build, resolve
