@@ -68,7 +68,6 @@ def trace(posteriors):
 
 
 def sklearn_mixture(methods, priors, start, trace, x, kind=None):
-    """At its start."""
     mixture = (kind or methods.TracedMixture)(n_components=K, **priors.for_sklearn(np.float64))
     mixture.start_at(start, priors, trace)
     mixture._check_parameters(x)

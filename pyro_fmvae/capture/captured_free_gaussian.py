@@ -52,7 +52,6 @@ class CapturedFreeGaussian(FreeGaussian):
         return {**self.__dict__, "_captured": {}}
 
     def _step_for(self, arguments: Arguments, state: Tensor) -> Step:
-        """The step for such arguments, captured if need be."""
         call = Call(*arguments)
         settings = (self._share, self.compile, self.autocast, torch.get_default_dtype())
         key = (call.key, state.shape, state.dtype, state.device, *settings)

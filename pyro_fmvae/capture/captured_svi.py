@@ -209,14 +209,14 @@ class TensorStep:
     def _weights(self, weights: Sequence[Tensor]) -> Iterator[None]:
         """Put tensors in the place of the ELBO's weights, unless those leave out a part of it."""
         elbo = self.svi.elbo
-        kept = {name: getattr(elbo, name) for name in WEIGHTS}
+        numbers = {name: getattr(elbo, name) for name in WEIGHTS}
         for (name, value), weight in zip(WEIGHTS.items(), weights, strict=True):
-            if not is_static(kept[name], value):
+            if not is_static(numbers[name], value):
                 setattr(elbo, name, weight)
         try:
             yield
         finally:
-            for name, weight in kept.items():
+            for name, weight in numbers.items():
                 setattr(elbo, name, weight)
 
 
@@ -226,7 +226,6 @@ def is_static(weight: float | Tensor, value: float) -> bool:
 
 
 def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-    """The gradients of a loss, of those leaves that have one."""
     if not (leaves and loss.requires_grad):
         return {}
     grads = torch.autograd.grad(loss, leaves, allow_unused=True)

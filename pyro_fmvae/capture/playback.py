@@ -424,8 +424,8 @@ class CUDAGraph(Generic[Result]):
         if not self._inputs:
             self._inputs = _like(inputs)
         with torch.cuda.device(inputs[0].device):
-            for kept, given in zip(self._inputs, inputs, strict=True):
-                kept.copy_(given)
+            for static, given in zip(self._inputs, inputs, strict=True):
+                static.copy_(given)
             if self._graph is None and self._calls < _WARM_UP:
                 self._calls += 1
                 return self._aside()
@@ -495,9 +495,9 @@ class OptimizerOnDevice:
         Only fused optimisers can skip.
         """
         optimizer: Any = self.optimizer
-        kept = [(group, group["lr"], group.get("capturable")) for group in self._groups]
-        fused = bool(kept) and all(group.get("fused") for group in self._groups)
-        for (group, _, capturable), rate in zip(kept, self._rates, strict=True):
+        settings = [(group, group["lr"], group.get("capturable")) for group in self._groups]
+        fused = bool(settings) and all(group.get("fused") for group in self._groups)
+        for (group, _, capturable), rate in zip(settings, self._rates, strict=True):
             group["lr"] = rate
             if capturable is not None:
                 group["capturable"] = True
@@ -507,7 +507,7 @@ class OptimizerOnDevice:
             yield
             self._snapshot.take_state()  # a first step made it; a graph writes to it from then on
         finally:
-            for group, lr, capturable in kept:
+            for group, lr, capturable in settings:
                 group["lr"] = lr
                 if capturable is not None:
                     group["capturable"] = capturable

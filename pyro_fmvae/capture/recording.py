@@ -345,15 +345,15 @@ class Recording:
     def _part(
         self, inputs: Sequence[Node], state: Sequence[Node], body: Sequence[Node], outputs: Sequence[Node]
     ) -> "Recording":
-        kept = [(node, t) for node, t in zip(state, self.state, strict=True) if node.users.keys() & set(body)]
+        used = [(node, t) for node, t in zip(state, self.state, strict=True) if node.users.keys() & set(body)]
         graph, copies = Graph(), dict[Node, Node]()
-        for node in (*inputs, *(node for node, _ in kept)):
+        for node in (*inputs, *(node for node, _ in used)):
             copies[node] = graph.placeholder(node.name)
             copies[node].meta = dict(node.meta)
         for node in body:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
         graph.output(tuple(copies[node] for node in outputs))
-        return Recording(graph, tuple(tensor for _, tensor in kept))
+        return Recording(graph, tuple(tensor for _, tensor in used))
 
 
 def record(
@@ -466,24 +466,24 @@ class _Recorder(TorchDispatchMode):
 @contextlib.contextmanager
 def _no_kept_casts() -> Iterator[None]:
     """Have ``torch.autocast`` cast parameters anew, where it would take casts from before the recording."""
-    kept = torch.is_autocast_cache_enabled()
+    enabled = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
         yield
     finally:
-        torch.set_autocast_cache_enabled(kept)
+        torch.set_autocast_cache_enabled(enabled)
 
 
 @contextlib.contextmanager
 def unchanged(tensors: Sequence[Tensor], inputs: Sequence[Tensor]) -> Iterator[None]:
     """Restore the values of tensors and the state of the random number generators."""
-    kept = [tensor.detach().clone() for tensor in tensors]
+    copies = [tensor.detach().clone() for tensor in tensors]
     try:
         with torch.random.fork_rng(_cuda_devices((*tensors, *inputs))):
             yield
     finally:
         with torch.no_grad():
-            for tensor, value in zip(tensors, kept, strict=True):
+            for tensor, value in zip(tensors, copies, strict=True):
                 if not torch.equal(tensor, value):
                     tensor.copy_(value)
 

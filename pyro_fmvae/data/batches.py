@@ -77,7 +77,6 @@ class Batches:
         self._position = 0
 
     def __len__(self) -> int:
-        """Number of batches in an epoch."""
         if self.full:
             return max(self.num_data // self.batch_size, 1)
         return -(-self.num_data // self.batch_size)
@@ -125,7 +124,6 @@ class Batches:
 
     @contextmanager
     def _opened(self, epoch: int) -> Iterator[_Epoch]:
-        """The rows of an epoch in its order."""
         if isinstance(self._x, Tensor):
             yield _Held(self._x, self._order(epoch))
             return

@@ -83,11 +83,11 @@ class CountTable:
                 raise ValueError(
                     f"{source}: expected counts in column {column_names[column]!r}, got {words[0]!r}"
                 )
-        totals, batches, seen = [], np.empty(0), 0
+        totals, batches, number = [], np.empty(0), 0
         for part in pieces:
             counts = _without(part, batch)
-            _check_counts(counts, np.arange(seen, seen + len(part)), _but(column_names, batch), source)
-            seen += len(part)
+            _check_counts(counts, np.arange(number, number + len(part)), _but(column_names, batch), source)
+            number += len(part)
             totals.append(counts.sum(axis=1, dtype=np.float64))
             if batch is not None:
                 batches = np.union1d(batches, part[:, batch])

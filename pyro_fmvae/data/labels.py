@@ -47,8 +47,8 @@ def hide_labels(labels: Split | Tensor, amount: Amount, seed: int) -> Tensor:
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(known.device)
     hidden = torch.full_like(known, -1)
     if not (number := number_per_value(amount)):
-        kept = order[: round(float(amount) * n)]
-        hidden[kept] = known[kept]
+        chosen = order[: round(float(amount) * n)]
+        hidden[chosen] = known[chosen]
         return hidden
     for column in range(known.shape[1]):
         values = known[order, column]
@@ -142,7 +142,7 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
         raise ValueError(
             "hold_out: no combination of labels can be held out: each has the last of some value"
         )
-    seen: dict[str, Split] = {}
+    remaining: dict[str, Split] = {}
     unseen: list[Split] = []
     for name in SPLITS:
         split = getattr(dataset, name)
@@ -151,9 +151,9 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
         if split.labels is None:
             raise ValueError(f"hold_out: the {name} split has no labels")
         apart = _occur_in(split.labels[:, columns], chosen)
-        seen[name] = split.select((~apart).nonzero().squeeze(-1))
+        remaining[name] = split.select((~apart).nonzero().squeeze(-1))
         unseen.append(_draw(split.select(apart.nonzero().squeeze(-1))))
-    for name, split in seen.items():
+    for name, split in remaining.items():
         if len(split) == 0:
             raise ValueError(f"hold_out: nothing would be left of the {name} split")
     rows = joined([split.x for split in unseen])
@@ -161,9 +161,9 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     places = [split.places for split in unseen if split.places is not None]
     return replace(
         dataset,
-        train=seen["train"],
-        valid=seen.get("valid", seen["train"]),
-        test=seen.get("test"),
+        train=remaining["train"],
+        valid=remaining.get("valid", remaining["train"]),
+        test=remaining.get("test"),
         unseen=replace(unseen[0], x=rows, labels=labels, places=torch.cat(places) if places else None),
         fingerprint=_with_labels(dataset, columns),
     )

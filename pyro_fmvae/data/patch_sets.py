@@ -114,8 +114,8 @@ def split_patches(pictures: Pictures, name: str, size: int, options: SparseOptio
     if transform is None:
         transform = PatchTransform.fit(train, options.patches, options.whiten, options.on_off)
     preprocessing = Preprocessing(Kind.PATCHES, transform.event_shape, patches=transform)
-    seen = (Split(preprocessing(greys.numpy())) for greys in (train, valid, test))
-    return Dataset(name, next(seen), next(seen), next(seen), preprocessing)
+    preprocessed = (Split(preprocessing(greys.numpy())) for greys in (train, valid, test))
+    return Dataset(name, next(preprocessed), next(preprocessed), next(preprocessed), preprocessing)
 
 
 def load_patches(pictures: Pictures, transform: PatchTransform) -> Split:
@@ -202,10 +202,10 @@ def _cut(pictures: Pictures, positions: list[np.ndarray], size: int, wanted: lis
     for number, rows in zip(numbers.tolist(), order.split(counts.tolist()), strict=True):
         windows = pictures.read(number).unfold(0, size, 1).unfold(1, size, 1)
         patches[rows] = windows[top[rows], left[rows]]
-    kept = []
+    parts = []
     for part, count in zip(patches.split([len(part) for part in positions]), wanted, strict=True):
         textured = part[part.flatten(1).std(dim=1, correction=0) >= FLAT][:count]
         if len(textured) == 0:
             raise ValueError("patches: expected some that are not flat in each split, all of them are")
-        kept.append(textured)
-    return kept
+        parts.append(textured)
+    return parts

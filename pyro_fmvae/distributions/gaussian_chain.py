@@ -152,7 +152,6 @@ class GaussianChain:
 
     @property
     def _log_determinant(self) -> Tensor:
-        """Log det 𝓛, [...]."""
         return 0.5 * packed.log_determinant(torch.stack(self._factor[0], -3)).sum(-1)
 
 

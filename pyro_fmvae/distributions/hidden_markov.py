@@ -27,7 +27,6 @@ class _InAllStates(constraints.Constraint):
 
     @property
     def event_dim(self) -> int:  # type: ignore[override]
-        """As of the emissions."""
         return self._of_states.event_dim
 
     @property

@@ -234,8 +234,8 @@ def marginal_expectation(x: Tensor, stats: Tensor, others: Tensor) -> tuple[Tens
 def _complete_table(x: Tensor, stats: Tensor) -> Tensor:
     """E[log p] of rows without missing numbers, and 0 for others, [N, K]."""
     complete = ~x.isnan().any(-1)
-    seen = x[complete]
-    values = NORMAL_WISHART.expected_log_likelihood(seen, torch.zeros_like(seen), stats)
+    rows = x[complete]
+    values = NORMAL_WISHART.expected_log_likelihood(rows, torch.zeros_like(rows), stats)
     return values.new_zeros(len(x), len(stats)).index_put((complete,), values)
 
 
@@ -322,8 +322,8 @@ def marginal_update(prior: Tensor, weights: Tensor, x: Tensor, stats: Tensor, sc
     """
     x, weights = x.double(), scale * weights.double()
     complete = ~x.isnan().any(-1)
-    seen = x[complete]
-    target = NORMAL_WISHART.conjugate_update(prior, weights[complete], seen, torch.zeros_like(seen))
+    rows = x[complete]
+    target = NORMAL_WISHART.conjugate_update(prior, weights[complete], rows, torch.zeros_like(rows))
     _, loc, precision = _normals(stats)
     filled = _Filled(loc)
     for part in conditionals(x, loc, precision, weights > NEGLIGIBLE * weights.max()):

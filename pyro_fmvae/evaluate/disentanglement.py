@@ -152,9 +152,9 @@ def factor_accuracy(train: Encodings, test: Encodings) -> np.ndarray:
         fitted, scored = train.known(j), test.known(j)
         truth, answers = train.labels[fitted, j], test.labels[scored, j]
         for i in range(train.num_blocks):
-            seen, asked = train.codes[fitted, i], test.codes[scored, i]
-            counts = np.zeros((max(seen.max(), asked.max()) + 1, truth.max() + 1))
-            np.add.at(counts, (seen, truth), 1)
+            codes, asked = train.codes[fitted, i], test.codes[scored, i]
+            counts = np.zeros((max(codes.max(), asked.max()) + 1, truth.max() + 1))
+            np.add.at(counts, (codes, truth), 1)
             counts[counts.sum(1) == 0] = np.bincount(truth)
             accuracy[i, j] = np.mean(counts.argmax(1)[asked] == answers)
     return accuracy

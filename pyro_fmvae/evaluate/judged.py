@@ -126,7 +126,7 @@ def judged_edits(
     z = torch.cat([model.posterior(part).mean for part in parts])
     codes = torch.cat([model.codes(part) for part in parts])
     original, before = judge.predict(x), judge.predict(decoded(model, z))
-    flipped, kept, least, kept_of_original = [], [], [], []
+    flipped, unchanged_shares, least, kept_of_original = [], [], [], []
     generator = torch.Generator().manual_seed(seed)
     for j, (size, factor) in enumerate(zip(sizes, model.labelled, strict=True)):
         current = torch.where(labels[:, j] >= 0, labels[:, j].to(codes), codes[:, factor])
@@ -135,13 +135,13 @@ def judged_edits(
         others = [other for other in range(len(judge.label_sizes)) if other != j]
         flipped.append(share(after[:, [j]] == asked[:, None], (asked != current)[:, None]).squeeze(0))
         unchanged = (after == before)[:, others].double().mean(0)
-        kept.append(unchanged.mean())
+        unchanged_shares.append(unchanged.mean())
         least.append(unchanged.min() if others else unchanged.mean())
         kept_of_original.append((after == original)[:, others].double().mean())
     reconstructed = (before == original).double().mean(0)
     return Edits(
         flipped=torch.stack(flipped),
-        kept=torch.stack(kept),
+        kept=torch.stack(unchanged_shares),
         kept_least=torch.stack(least),
         kept_of_original=torch.stack(kept_of_original),
         reconstructed=reconstructed,

@@ -66,8 +66,8 @@ def nearest(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _first(row: np.ndarray, end: np.ndarray, count: int) -> np.ndarray:
-    (kept,) = np.nonzero(row <= end)
-    return kept[np.argsort(row[kept], kind="stable")[:count]]
+    (places,) = np.nonzero(row <= end)
+    return places[np.argsort(row[places], kind="stable")[:count]]
 
 
 class _Exact:
@@ -122,7 +122,6 @@ def _parts(dim: int) -> int:
 
 
 def _sample(vectors: np.ndarray) -> np.ndarray:
-    """Vectors that quantisers learn from."""
     if len(vectors) <= _LEARNT_FROM:
         return vectors
     return vectors[np.random.default_rng(0).choice(len(vectors), _LEARNT_FROM, replace=False)]

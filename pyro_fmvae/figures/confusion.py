@@ -74,12 +74,11 @@ class _Map:
             [shorten(str(value), _LONGEST_NAME, 8) for value in names] if side >= LEAST_CELL else []
             for side, names in zip(self.cell, (rows, columns), strict=True)
         )
-        told = "match" if "named_after" in measures else "are right"
+        verb = "match" if "named_after" in measures else "are right"
         right = round(measures["accuracy"] * measures["n"])
-        self.title = f"{label}: {right:,} of {measures['n']:,} points {told}"
+        self.title = f"{label}: {right:,} of {measures['n']:,} points {verb}"
 
     def draw(self, page: Page, left: int, top: int) -> None:
-        """Draw it with its left upper corner there."""
         totals = self.counts.sum(1, keepdims=True)
         shares = np.divide(self.counts, totals, out=np.zeros(self.counts.shape), where=totals > 0)
         axes = page.axes(left, top, self.width, self.height)

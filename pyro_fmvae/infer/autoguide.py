@@ -493,8 +493,8 @@ class AutoConjugate(WithFallback):
         values: dict[str, Tensor] = {}
         for name, site in self._known.sites.items():
             with frames_of(site):
-                kept = {"kept": True}  # one for each point of its plates
-                values[name] = pyro.sample(name, self.distribution(name, values), infer=kept)
+                marks = {"kept": True}  # one for each point of its plates
+                values[name] = pyro.sample(name, self.distribution(name, values), infer=marks)
         return values | self.sample_fallback(args, kwargs)
 
     def distribution(

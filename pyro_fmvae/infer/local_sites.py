@@ -180,8 +180,8 @@ class LocalSites(nn.Module):
             rows = self._rows(trace) if warm else None
             if rows is not None:
                 for name, start in starts.items():
-                    kept = self.get_buffer(_buffer(name))[rows]
-                    starts[name] = self._sites[name].batched(kept).expand_as(start)
+                    stored = self.get_buffer(_buffer(name))[rows]
+                    starts[name] = self._sites[name].batched(stored).expand_as(start)
             self._now = {name: (sites[name], start) for name, start in starts.items()}
             self._ascend(args, kwargs)
         found, self._now, self._others = self._now, {}, Trace()
@@ -217,12 +217,12 @@ class LocalSites(nn.Module):
         """Improve one site after another, all of them several times, at the points that still move."""
         program, guide = self._elbo.trace(self._model[0], self, *args, **kwargs)
         assert isinstance(program, PlainProgram)  # it has conjugate sites that are no shorthands
-        kept = ReusedExpectations(self._sites.keys())
+        reused = ReusedExpectations(self._sites.keys())
         moving: Tensor | None = None
         for _ in range(self._search.steps):
             before = dict(self._now)
             for name in self._sites:
-                self._improve(name, program, guide, kept, moving)
+                self._improve(name, program, guide, reused, moving)
             if self._search.tolerance > 0:
                 far = self._moves(before) >= self._search.tolerance
                 moving = far if moving is None else moving & far
@@ -230,15 +230,20 @@ class LocalSites(nn.Module):
                     break
 
     def _improve(
-        self, name: str, program: PlainProgram, guide: Trace, kept: ReusedExpectations, moving: Tensor | None
+        self,
+        name: str,
+        program: PlainProgram,
+        guide: Trace,
+        reused: ReusedExpectations,
+        moving: Tensor | None,
     ) -> None:
         """Give a site its posterior given those of all others, by a step of rate 1, at moving points [B]."""
         (site, natural), local = self._now[name], self._sites[name]
         with torch.enable_grad():
             natural = natural.detach().requires_grad_()
             guide.nodes[name]["fn"] = local.distribution(natural)
-            kept.restart()
-            loss = self._elbo.total(Bound(program, guide, kept=kept).all_terms())
+            reused.restart()
+            loss = self._elbo.total(Bound(program, guide, reused=reused).all_terms())
             (gradient,) = torch.autograd.grad(loss, natural)
         if moving is not None:
             moves = moving.view(-1, *[1] * (gradient.dim() - 1))
@@ -275,7 +280,6 @@ def _draws(run: Trace) -> Any:
 
 
 def _buffer(name: str) -> str:
-    """The name of a buffer for that of a site."""
     return f"kept_{key_of(name)}"
 
 

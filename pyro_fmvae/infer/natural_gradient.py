@@ -177,11 +177,11 @@ class NaturalGradient(PyroOptim):
         if self.others is None:
             return
         absent = self._known.difference(given) if len(given) < len(self._known) else ()
-        kept = [(p, p.grad) for p in absent if p.grad is not None]
-        for p, _ in kept:
+        gradients = [(p, p.grad) for p in absent if p.grad is not None]
+        for p, _ in gradients:
             p.grad = None
         self.others.step()
-        for p, grad in kept:
+        for p, grad in gradients:
             p.grad = grad
 
     def check_others(self, params: Iterable[Tensor]) -> None:

@@ -294,7 +294,6 @@ def _parents(site: Site) -> set[int]:
 
 
 def _batch(site: Site) -> list[int]:
-    """The batch shape of a site that its plates make."""
     sizes = {frame.dim: frame.size for frame in site["cond_indep_stack"] if frame.vectorized}
     return [sizes.get(dim, 1) for dim in range(min(sizes, default=0), 0)]
 

@@ -60,14 +60,14 @@ class Sample:
         make: see :data:`Make`.
         x: as :meth:`ObservedMixture.observations` takes them, [N, D].
         kind: a model of one component, which says what the columns are.
-        seen: of :meth:`ObservedMixture.packed`.
+        observations: of :meth:`ObservedMixture.packed`.
         each: how many rows of all data each one stands for.
     """
 
     make: Make
     x: Tensor
     kind: ObservedMixture
-    seen: PackedObservations
+    observations: PackedObservations
     each: float = 1.0
 
     @classmethod
@@ -79,7 +79,7 @@ class Sample:
     def part(self, rows: Tensor) -> "Sample":
         """Some of the rows, by their indices."""
         x = self.x[rows]
-        return replace(self, x=x, seen=self.kind.packed(x))
+        return replace(self, x=x, observations=self.kind.packed(x))
 
     def under(self, prior: ObservedMixture) -> "Sample":
         """These rows, with new models that begin at the prior that a model has learnt."""
@@ -131,7 +131,9 @@ class Sample:
             start: a model of as many components that is near, by which missing numbers are first filled in.
         """
         model = self.model(gamma.shape[1], start)
-        return ascended(model, self.seen, gamma, iterations, tolerance=tolerance * self.each, learn=learn)
+        return ascended(
+            model, self.observations, gamma, iterations, tolerance=tolerance * self.each, learn=learn
+        )
 
     def given(self, gamma: Tensor, start: ObservedMixture | None = None) -> ObservedMixture:
         """The posterior given responsibilities, [N, K]: exact unless numbers are missing.
@@ -142,7 +144,7 @@ class Sample:
         if start is None:
             model.forget()
         for _ in range(FILLED if start is None and self.x.isnan().any() else 1):
-            ascend(model, self.seen, gamma, learn=False)
+            ascend(model, self.observations, gamma, learn=False)
         return model
 
     def clusters(self, count: int, white: bool, generator: torch.Generator, tries: int = 1) -> Tensor:
@@ -169,8 +171,8 @@ def _between(points: Tensor, members: Tensor) -> float:
 def joined(gamma: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
     """Responsibilities [N, K] with the columns of disjoint pairs added up."""
     gamma = gamma.clone()
-    for kept, other in pairs:
-        gamma[:, kept] += gamma[:, other]
+    for one, other in pairs:
+        gamma[:, one] += gamma[:, other]
     gone = {other for _, other in pairs}
     return gamma[:, [component for component in range(gamma.shape[1]) if component not in gone]]
 
@@ -240,17 +242,17 @@ def deletion_gain(sample: Sample, model: ObservedMixture, gamma: Tensor, gone: i
     """
     rows = (gamma[:, gone] > TOUCHED).nonzero().squeeze(-1)
     left = torch.arange(gamma.shape[1], device=gamma.device) != gone
-    seen, before = model.packed(sample.x[rows]), gamma[rows]
-    after = model.table(seen, left).softmax(-1)
+    observed, before = model.packed(sample.x[rows]), gamma[rows]
+    after = model.table(observed, left).softmax(-1)
     more = (after - before) * left
     gain = sample.each * float(entr(after).sum() - entr(before).sum())
     counts = sample.each * gamma.sum(0)
     moved = (counts + sample.each * more.sum(0))[left]
     gain += float(_weight_evidence(model, moved) - _weight_evidence(model, counts))
     for name, prior in model.natural_priors().items():
-        if name != WEIGHTS and child_of(name) in seen:
+        if name != WEIGHTS and child_of(name) in observed:
             q = model.natural(name)
-            own = model.conjugate(child_of(name), q.natural, seen[child_of(name)], more, sample.each)
+            own = model.conjugate(child_of(name), q.natural, observed[child_of(name)], more, sample.each)
             gain += float((_log_normalizer(q, own) - _log_normalizer(q, q.natural))[left].sum())
             gain += float(_log_normalizer(q, prior.natural.expand_as(q.natural)[:1]))
             gain -= float(_log_normalizer(q, q.natural[gone : gone + 1]))
@@ -270,8 +272,8 @@ def _weight_gains(model: ObservedMixture) -> Tensor:
     before, gains = _weight_evidence(model, counts), []
     for gone in range(model.components):
         unions = counts + counts[gone] * torch.eye(len(counts), dtype=counts.dtype, device=counts.device)
-        kept = torch.arange(len(counts), device=counts.device) != gone
-        gains.append(_weight_evidence(model, unions[:, kept]) - before)
+        staying = torch.arange(len(counts), device=counts.device) != gone
+        gains.append(_weight_evidence(model, unions[:, staying]) - before)
     return torch.stack(gains, -1)
 
 
@@ -280,9 +282,9 @@ def _weight_evidence(model: ObservedMixture, counts: Tensor) -> Tensor:
     weights, size = model.prior.weights, counts.shape[-1]
     prior = natural_prior(weights.prior(model.prior.c0, size))
     ordered = counts.gather(-1, weights.order(counts))
-    told, log_normalizer = weights.statistics(ordered), prior.family.log_normalizer
-    before = prior.natural.to(told)
-    gained = log_normalizer(before + told) - log_normalizer(before)
+    statistics, log_normalizer = weights.statistics(ordered), prior.family.log_normalizer
+    before = prior.natural.to(statistics)
+    gained = log_normalizer(before + statistics) - log_normalizer(before)
     return gained.unsqueeze(-1).flatten(counts.dim() - 1).sum(-1)
 
 
@@ -536,5 +538,5 @@ def thinned(sample: Sample, gamma: Tensor) -> Tensor:
         if deletion_gain(sample, model, gamma, gone) <= 0:
             break
         left = torch.arange(gamma.shape[1], device=gamma.device) != gone
-        gamma = model.table(sample.seen, left)[:, left].softmax(-1)
+        gamma = model.table(sample.observations, left)[:, left].softmax(-1)
     return gamma

@@ -329,11 +329,11 @@ def encode_some(
     """
     locs, scales, labels = [], [], []
     wanted = min(SEEDING_POINTS, model.num_data)
-    total = seen = found = 0
+    total = read = found = 0
     with torch.no_grad():
         for batch in endless(batches):  # what a resumable loader has left of its epoch may be too few
             x, *rest = arguments(batch)
-            seen += len(x)
+            read += len(x)
             if total >= wanted:
                 chosen = (rest[0] >= 0).any(-1)
                 x, rest = x[chosen], [rest[0][chosen]]
@@ -344,7 +344,7 @@ def encode_some(
                 labels += rest
                 total += len(x)
             found += sum(int((known >= 0).any(-1).sum()) for known in rest)
-            enough = not rest or found >= labelled or seen >= model.num_data
+            enough = not rest or found >= labelled or read >= model.num_data
             if total >= wanted and enough:
                 break
     return torch.cat(locs), torch.cat(scales), torch.cat(labels) if labels else None

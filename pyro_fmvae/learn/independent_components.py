@@ -267,8 +267,8 @@ def blocks_of(
             known = np.flatnonzero(labels[:, column] >= 0) if labels is not None else ()
             if len(known):
                 assert labels is not None
-                told = adjusted_mutual_info_score(labels[known, column], unit.assignments[known])
-                explained[number, column] = max(told, 0.0)
+                information = adjusted_mutual_info_score(labels[known, column], unit.assignments[known])
+                explained[number, column] = max(information, 0.0)
 
     def room(factor: int) -> int:
         return dim - sum(len(unit.directions) for unit in blocks[factor])
@@ -385,10 +385,12 @@ def start_from_components(
     except TypeError as error:
         logger.warning("independent components: %s; free factors start by k-means", error)
         return Start(loc, scale, units=units)
-    seen = {factor: [d for unit in blocks[factor] for d in unit.seen_in] for factor in free if blocks[factor]}
+    directions_of = {
+        factor: [d for unit in blocks[factor] for d in unit.seen_in] for factor in free if blocks[factor]
+    }
     starts = {
         factor: torch.from_numpy(found.responsibilities(directions, model.num_components[factor]))
-        for factor, directions in seen.items()
+        for factor, directions in directions_of.items()
     }
     moved = (mean - found.centre) @ to.T, ((1 / variance) @ back**2) ** -0.5
     new_loc, new_scale = (torch.from_numpy(part).to(loc) for part in moved)

@@ -77,7 +77,7 @@ def spread_labels(cloud: Cloud, labels: Tensor, precision: float) -> Tensor:
     return points.found[key].to(labels)
 
 
-def predictors_of_unlearnt(cloud: Cloud, labels: Tensor, told: Tensor) -> dict[int, LabelPredictor]:
+def predictors_of_unlearnt(cloud: Cloud, labels: Tensor, codes: Tensor) -> dict[int, LabelPredictor]:
     """Predictors of the labels that a model has not learnt, by its own training labels.
 
     The logistic regression and the random forest of :func:`spread_labels` tell a fifth of the known labels
@@ -87,7 +87,7 @@ def predictors_of_unlearnt(cloud: Cloud, labels: Tensor, told: Tensor) -> dict[i
     Args:
         cloud: N points.
         labels: that the model was trained on, int64 [N, L], -1 = unknown.
-        told: values that it calls all points by, int64 [N, L].
+        codes: the values that it predicts for all points, int64 [N, L].
 
     Returns:
         Column → its predictor, in which the model itself has no weight. None of more than 5,000 points, of
@@ -95,8 +95,10 @@ def predictors_of_unlearnt(cloud: Cloud, labels: Tensor, told: Tensor) -> dict[i
     """
     if not comparable(cloud):
         return {}
-    points, labels, told = _points(cloud), labels.cpu(), told.cpu()
-    found = {column: _better(points, labels[:, column], told[:, column]) for column in range(labels.shape[1])}
+    points, labels, codes = _points(cloud), labels.cpu(), codes.cpu()
+    found = {
+        column: _better(points, labels[:, column], codes[:, column]) for column in range(labels.shape[1])
+    }
     return {column: predictor for column, predictor in found.items() if predictor is not None}
 
 
@@ -138,7 +140,6 @@ class _Points:
         return kneighbors_graph(self.components.numpy(), NEIGHBOURS, include_self=True)
 
     def teachers(self, size: int) -> list[Teacher]:
-        """Teachers of labels of so many values."""
         regression, forest = classifiers(size, SEED)
         return [
             partial(_by_neighbours, self.graph, size),
@@ -148,15 +149,14 @@ class _Points:
 
 
 def _spread(points: _Points, labels: Tensor, precision: float) -> Tensor:
-    """Spread one column of labels [N]."""
     known = (labels >= 0).nonzero().squeeze(-1)
     truth = labels[known]
     if len(truth.unique()) < 2 or 2 * len(known) >= len(labels):
         return labels
     teachers, folds = points.teachers(int(truth.max()) + 1), folds_of(truth.unsqueeze(-1), SEED)
-    told = torch.stack([_held_out(teacher, labels, known, folds) for teacher in teachers])
-    powers, weights = calibrated(told, truth)
-    sure, said = weighted_mean(told, powers, weights).max(-1)
+    hidden = torch.stack([_held_out(teacher, labels, known, folds) for teacher in teachers])
+    powers, weights = calibrated(hidden, truth)
+    sure, said = weighted_mean(hidden, powers, weights).max(-1)
     sure, order = sure.sort(descending=True, stable=True)
     share = ((said == truth)[order].cumsum(0) + 1) / (torch.arange(len(known)) + 3)
     surer = torch.cat([sure[:-1] > sure[1:], torch.ones(1, dtype=torch.bool)])  # than all that follow
@@ -169,11 +169,11 @@ def _spread(points: _Points, labels: Tensor, precision: float) -> Tensor:
     return torch.where((labels < 0) & (probability >= least), said, labels)
 
 
-def _better(points: _Points, labels: Tensor, told: Tensor) -> LabelPredictor | None:
+def _better(points: _Points, labels: Tensor, codes: Tensor) -> LabelPredictor | None:
     """A predictor of a column of labels [N]; None where a model's values [N] are as right as its own."""
     known = (labels >= 0).nonzero().squeeze(-1)
     truth = labels[known]
-    right = (told[known] == truth).double()
+    right = (codes[known] == truth).double()
     if len(truth.unique()) < 2 or right.all():
         return None
     size, number = int(truth.max()) + 1, len(known)
@@ -214,9 +214,9 @@ def _held_out(teacher: Teacher, labels: Tensor, known: Tensor, folds: Tensor) ->
 
 def _by_neighbours(graph: csr_matrix, size: int, labels: Tensor) -> Tensor:
     fitted = LabelSpreading(kernel=lambda *_: graph).fit(np.zeros((len(labels), 1)), labels.numpy())
-    told = torch.zeros(len(labels), size, dtype=torch.float64)
-    told[:, fitted.classes_] = torch.from_numpy(fitted.label_distributions_)
-    return told
+    probabilities = torch.zeros(len(labels), size, dtype=torch.float64)
+    probabilities[:, fitted.classes_] = torch.from_numpy(fitted.label_distributions_)
+    return probabilities
 
 
 def _by_classifier(classifier: Any, features: Tensor, size: int, labels: Tensor) -> Tensor:

@@ -96,11 +96,11 @@ class MixtureAscent(Phase):
         """
         check_rows(batch)
         x, labels = batch[0], batch[1] if len(batch) > 2 else None
-        seen = self.model.packed(x, labels)
-        table = self.model.table(seen)
+        observations = self.model.packed(x, labels)
+        table = self.model.table(observations)
         bound = bound_of(self.model, table)
         rate = 1.0 if len(x) == self.model.num_data else self.rate(self.steps)
-        ascend(self.model, seen, table.softmax(-1), rate)
+        ascend(self.model, observations, table.softmax(-1), rate)
         self.steps += 1
         return -bound
 

@@ -201,11 +201,11 @@ def sufficient_statistics(model: ObservedMixture, rows: Rows) -> tuple[dict[str,
     sums = {name: torch.zeros_like(value) for name, value in stats.items()}
     beside = 0.0
     for x, weights in rows.split(max(LARGEST // (model.components * model.dim), 1)):
-        seen = model.packed(x)
-        table = model.table(seen)
+        observations = model.packed(x)
+        table = model.table(observations)
         beside += float(weights @ table.logsumexp(-1))
         gamma = weights.unsqueeze(-1) * table.softmax(-1)
-        sums = updated(model, sums, seen, gamma)
+        sums = updated(model, sums, observations, gamma)
     return sums, beside - float(sum((sums[name] * stats[name]).sum() for name in sums))
 
 
@@ -275,7 +275,7 @@ def climb(
 
 def ascended(
     model: ObservedMixture,
-    seen: PackedObservations,
+    observations: PackedObservations,
     gamma: Tensor,
     iterations: int = LONG,
     until: float = math.inf,
@@ -289,8 +289,8 @@ def ascended(
     before = -math.inf
     gamma = gamma[:, model.prior.weights.order(gamma.sum(0))]
     for _ in range(iterations):
-        ascend(model, seen, gamma, learn=learn)
-        table = model.table(seen)
+        ascend(model, observations, gamma, learn=learn)
+        table = model.table(observations)
         bound, gamma = bound_of(model, table), table.softmax(-1)
         if bound - before < tolerance * len(gamma) or now() > until:
             break

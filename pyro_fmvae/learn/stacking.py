@@ -166,18 +166,18 @@ def stored(regression: LogisticRegression, forest: RandomForestClassifier, size:
     coefficients, intercepts = regression.coef_, regression.intercept_
     if len(known) == 2:  # scores of the second value alone
         coefficients, intercepts = (np.stack([0 * part[0], part[0]]) for part in (coefficients, intercepts))
-    linear, kept = predictor.regression, predictor.forest
+    linear, nodes_of = predictor.regression, predictor.forest
     linear.weight.zero_()[known] = torch.from_numpy(coefficients)
     linear.bias.fill_(-torch.inf)[known] = torch.from_numpy(intercepts)
-    kept.roots.copy_(torch.from_numpy(starts[:-1]))
+    nodes_of.roots.copy_(torch.from_numpy(starts[:-1]))
     for start, tree in zip(starts, trees, strict=False):
         nodes, inner = slice(start, start + tree.node_count), torch.from_numpy(tree.feature >= 0)
-        kept.feature[nodes] = torch.from_numpy(tree.feature).clamp(min=0)
-        kept.threshold[nodes] = torch.from_numpy(tree.threshold)
+        nodes_of.feature[nodes] = torch.from_numpy(tree.feature).clamp(min=0)
+        nodes_of.threshold[nodes] = torch.from_numpy(tree.threshold)
         children = torch.from_numpy(np.stack([tree.children_left, tree.children_right], -1)) + start
-        kept.below[nodes] = torch.where(inner.unsqueeze(-1), children, kept.below[nodes])
+        nodes_of.below[nodes] = torch.where(inner.unsqueeze(-1), children, nodes_of.below[nodes])
         counts = torch.from_numpy(tree.value[:, 0])
-        kept.probs[nodes.start : nodes.stop, known] = (counts / counts.sum(-1, keepdim=True)).float()
+        nodes_of.probs[nodes.start : nodes.stop, known] = (counts / counts.sum(-1, keepdim=True)).float()
     return predictor
 
 
@@ -239,9 +239,9 @@ def _mixtures_held_out(
     found = [torch.zeros(len(x), size, dtype=torch.float64, device=x.device) for size in new().label_sizes]
     for fold in range(FOLDS):
         held_out = folds == fold
-        seen = labels.masked_fill(held_out.unsqueeze(-1), -1)
+        known = labels.masked_fill(held_out.unsqueeze(-1), -1)
         generator = torch.Generator().manual_seed(seed)
-        fitted = best_start(new, x, seen, generator, STARTS, until).model
+        fitted = best_start(new, x, known, generator, STARTS, until).model
         for part, probs in zip(found, _own_predictions(fitted, x[held_out]), strict=True):
             part[held_out] = probs
     return found
@@ -255,8 +255,8 @@ def _held_out(classifier: Any, features: Tensor, truth: Tensor, folds: Tensor, s
     """Probabilities of values, float64 [n, C], by a classifier that did not see the row's fold."""
     found = torch.zeros(len(truth), size, dtype=torch.float64, device=features.device)
     for fold in folds.unique():
-        seen = folds != fold
-        found[~seen] = predicted(classifier, features[seen], truth[seen], features[~seen], size)
+        fitted = folds != fold
+        found[~fitted] = predicted(classifier, features[fitted], truth[fitted], features[~fitted], size)
     return found
 
 

@@ -175,7 +175,7 @@ class StepwiseEM(Phase):
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters, latents and statistics of every start, and the best ones that were kept."""
-        statistics, kept = self.statistics, self.kept
+        statistics, best = self.statistics, self.kept
         return {
             "steps": self.steps,
             "parameters": list(self.parameters),
@@ -183,7 +183,7 @@ class StepwiseEM(Phase):
             "objective": self.objective,
             "statistics": None if statistics is None else dict(statistics.values),
             "count": None if statistics is None else statistics.count,
-            "kept": None if kept is None else {"parameters": list(kept[0]), "objective": kept[1]},
+            "kept": None if best is None else {"parameters": list(best[0]), "objective": best[1]},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -192,7 +192,7 @@ class StepwiseEM(Phase):
         state = tree_map_only(Tensor, lambda tensor: tensor.to(device, copy=True), dict(state))
         self.steps, self.latents, self.objective = state["steps"], state["latents"], state["objective"]
         kind = type(self.model.given())
-        self.parameters, kept = kind(*state["parameters"]), state["kept"]
-        self.kept = None if kept is None else (kind(*kept["parameters"]), kept["objective"])
+        self.parameters, best = kind(*state["parameters"]), state["kept"]
+        self.kept = None if best is None else (kind(*best["parameters"]), best["objective"])
         values = state["statistics"]
         self.statistics = None if values is None else Statistics(values, state["count"])

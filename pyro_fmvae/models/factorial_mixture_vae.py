@@ -100,10 +100,10 @@ class FactorialMixtureVAE(FactorialPrior):
         z = self.layout.join([group.model(data, labels, views) for group in self.factor_groups()])
         if 0 < len(self.labelled) < len(self.num_components):
             z = z * self.gate
-        seen = x if views is NO_PLATE else x.movedim(1, 0).unsqueeze(1)
+        data_by_view = x if views is NO_PLATE else x.movedim(1, 0).unsqueeze(1)
         with data, views:
-            density = self.observation.density(self.decoder, z, seen)
-            pyro.sample("x", density, obs=self.observation.explained(seen))
+            density = self.observation.density(self.decoder, z, data_by_view)
+            pyro.sample("x", density, obs=self.observation.explained(data_by_view))
 
     def gate_free(self, share: float) -> None:
         """Scale the blocks of unlabelled factors at the input of the decoder in :meth:`model`.

@@ -109,13 +109,13 @@ def regress_blocks(model: FactorialMixtureVAE, x: Tensor, labels: Tensor, factor
 
 def _features(model: FactorialMixtureVAE, head: NormalHead, x: Tensor) -> Tensor:
     """Features of points that the encoder's last layer sees, [B, F]."""
-    seen: list[Tensor] = []
-    handle = head.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    inputs: list[Tensor] = []
+    handle = head.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
     try:
         model.encoder(x)
     finally:
         handle.remove()
-    return seen[0].flatten(1)
+    return inputs[0].flatten(1)
 
 
 def _centres(size: int, dim: int) -> Tensor:

@@ -54,17 +54,17 @@ def labelled_start(
 
     if 2 * len(rows) >= len(known):
         return of_labels(rows)
-    halves, told = (rows[::2], rows[1::2]), 0.0
+    halves, right = (rows[::2], rows[1::2]), 0.0
     if len(rows) > 1:
         for half, other in (halves, halves[::-1]):
             fits = values == known[other, None]
-            told += _gamma(of_labels(half), mean[other], variance[other])[fits].sum().item()
+            right += _gamma(of_labels(half), mean[other], variance[other])[fits].sum().item()
     data, each = (mean, variance), num_data / len(mean)
     found = kmeans_mixture(*priors, *data, generator, restarts, each, clusters=clusters)
     fits = values == known[rows, None]
     agreed = _gamma(found, mean[rows], variance[rows]).mT @ fits.double()  # of clusters, by component
     order, components = scipy.optimize.linear_sum_assignment(agreed.cpu(), maximize=True)
-    if agreed[order, components].sum() <= max(told, len(rows) / 2):
+    if agreed[order, components].sum() <= max(right, len(rows) / 2):
         return of_labels(rows)
     order = order[components.argsort()]
     weights, mixture = (q.with_natural(q.natural[order]) for q in (found.weights, found.components))

@@ -149,9 +149,9 @@ class LearntPrior(nn.Module):
         the criterion of Schwarz (1978) for a covariance.
         """
         half, counts = self._half(self.shape), posterior.standard[2] - self.shape  # N_k/2, of each column
-        told = (half * counts / (half + counts)).sum(0).log1p()
+        information = (half * counts / (half + counts)).sum(0).log1p()
         parameters = self.columns * (self.columns + 1) / 2
-        return 0.5 * float(parameters * told if self.full else told.sum())
+        return 0.5 * float(parameters * information if self.full else information.sum())
 
     def _expectations(self, posterior: NaturalDistribution) -> tuple[Tensor, Tensor]:
         """E[Λ_k] [K, D, D], or its diagonal [K, D], and E[log det Λ_k] [K]."""

@@ -109,8 +109,8 @@ class ObservedMixture(TablePosterior):
         with pyro.plate("data", self.num_data, subsample=torch.arange(len(x), device=x.device), dim=-1):
             r = pyro.sample("assignment", of_row, infer={"enumerate": "parallel"})
             for name, values in self.observations(x, labels).items():
-                seen = self._indicated(name, values)
-                pyro.sample(name, self.sites.child(name)(globals_[parameter_of(name)], r), obs=seen)
+                observed = self._indicated(name, values)
+                pyro.sample(name, self.sites.child(name)(globals_[parameter_of(name)], r), obs=observed)
 
     def _indicated(self, name: str, values: Tensor) -> Tensor:
         """Observations of a child, [B, ...]: its values, or the indicators of categories."""
@@ -151,9 +151,9 @@ class ObservedMixture(TablePosterior):
         total = self.expected_log_weights()
         if among is not None:
             total = total.masked_fill(~among, -torch.inf)
-        for name, seen in sorted(observations.items(), key=lambda item: item[0] == NUMBERS):
-            total = total + self.log_likelihoods(name, seen, total)
-        return total.expand(len(seen), -1)
+        for name, values in sorted(observations.items(), key=lambda item: item[0] == NUMBERS):
+            total = total + self.log_likelihoods(name, values, total)
+        return total.expand(len(values), -1)
 
     @torch.no_grad()
     def responsibilities(self, x: Tensor) -> list[Tensor]:
@@ -181,8 +181,8 @@ class ObservedMixture(TablePosterior):
 
     def features(self, x: Tensor) -> Tensor:
         """Rows as predictors of labels see them, float64 [B, F]: numbers, 0 where missing, and indicators."""
-        seen = (self._indicated(name, values) for name, values in self.observations(x).items())
-        return torch.cat([part.nan_to_num(0.0).double() for part in seen], -1)
+        columns = (self._indicated(name, values) for name, values in self.observations(x).items())
+        return torch.cat([part.nan_to_num(0.0).double() for part in columns], -1)
 
     def codes(self, x: Tensor) -> Tensor:
         """The most probable value of each label, then the most probable component: int64 [B, L + 1]."""
@@ -227,8 +227,8 @@ class ObservedMixture(TablePosterior):
     def log_predictive(self, x: Tensor) -> Tensor:
         """Log of the posterior predictive density of rows [B, D], of what is not missing: float64 [B]."""
         total = self.weights().log()
-        for name, seen in self.observations(x.double()).items():
-            total = total + self.log_predictives(name, seen)
+        for name, values in self.observations(x.double()).items():
+            total = total + self.log_predictives(name, values)
         return total.expand(len(x), -1).logsumexp(-1)
 
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:

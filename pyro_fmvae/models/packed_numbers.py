@@ -88,9 +88,9 @@ class PackedNumbers:
 def _across(x: Tensor) -> Tensor:
     """``NORMAL_WISHART.data_stats`` of rows [N, D] that are known, row by row of [P, N]: far faster."""
     (count, dim), across = x.shape, x.mT.contiguous()
-    told, negative, start = x.new_empty(2 + dim * (dim + 3) // 2, count), -0.5 * across, 2
-    told[0], told[1], told[-dim:] = 0.5, -0.5, across
+    statistics, negative, start = x.new_empty(2 + dim * (dim + 3) // 2, count), -0.5 * across, 2
+    statistics[0], statistics[1], statistics[-dim:] = 0.5, -0.5, across
     for row in range(dim):
-        torch.mul(across[: row + 1], negative[row], out=told[start : start + row + 1])
+        torch.mul(across[: row + 1], negative[row], out=statistics[start : start + row + 1])
         start += row + 1
-    return told
+    return statistics

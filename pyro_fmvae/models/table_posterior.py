@@ -121,54 +121,54 @@ class TablePosterior(nn.Module):
 
         Unless they would be too many to keep. Labels are as for :meth:`ObservedMixture.observations`.
         """
-        seen: dict[str, Tensor | PackedNumbers] = {**self.sites.observations(x, labels)}
-        numbers = seen.get(NUMBERS)
+        observations: dict[str, Tensor | PackedNumbers] = {**self.sites.observations(x, labels)}
+        numbers = observations.get(NUMBERS)
         if isinstance(numbers, Tensor) and PackedNumbers.size(numbers, self.sites.full) <= LARGEST:
-            seen[NUMBERS] = PackedNumbers(numbers, self.sites.full)
-        return seen
+            observations[NUMBERS] = PackedNumbers(numbers, self.sites.full)
+        return observations
 
-    def log_likelihoods(self, child: str, seen: Tensor | PackedNumbers, others: Tensor) -> Tensor:
+    def log_likelihoods(self, child: str, values: Tensor | PackedNumbers, others: Tensor) -> Tensor:
         """E[log p(x | θ_k)] of what a child observes, or the bound on it: float64 [B, K].
 
         ``others``, [B, K] or [K], are as for :func:`marginal_expectation`.
         """
         stats = self.natural(parameter_of(child)).expected_stats()
-        if isinstance(seen, PackedNumbers):
-            return seen.log_likelihoods(stats, others)
+        if isinstance(values, PackedNumbers):
+            return values.log_likelihoods(stats, others)
         if self.sites.categories_of(child):
-            return of_category(stats, seen)
-        seen = seen.double()
+            return of_category(stats, values)
+        values = values.double()
         if child == COUNTED:
-            return expected_log_counts(seen, stats)
+            return expected_log_counts(values, stats)
         if self.sites.full and child == NUMBERS:
-            return marginal_table(seen, stats)
+            return marginal_table(values, stats)
         family = self.posterior_of(parameter_of(child)).kind.family
-        return family.expected_log_likelihood(seen, torch.zeros_like(seen), stats)
+        return family.expected_log_likelihood(values, torch.zeros_like(values), stats)
 
     def conjugate(
-        self, child: str, prior: Tensor, seen: Tensor | PackedNumbers, gamma: Tensor, scale: float
+        self, child: str, prior: Tensor, values: Tensor | PackedNumbers, gamma: Tensor, scale: float
     ) -> Tensor:
         """λ* of a child's parameters.
 
         Args:
             child: site.
             prior: λ of the parameters' prior, [K, ..., P].
-            seen: what rows observe, by :meth:`ObservedMixture.observations`, or packed.
+            values: what rows observe, by :meth:`ObservedMixture.observations`, or packed.
             gamma: responsibilities, [B, K].
             scale: rows that each row stands for.
         """
         name = parameter_of(child)
-        if isinstance(seen, PackedNumbers):
-            return seen.update(prior, gamma, self.natural(name).expected_stats(), scale)
+        if isinstance(values, PackedNumbers):
+            return values.update(prior, gamma, self.natural(name).expected_stats(), scale)
         if size := self.sites.categories_of(child):
-            return prior + scale * sums_by_category(gamma.double(), seen, size)
-        seen = seen.double()
+            return prior + scale * sums_by_category(gamma.double(), values, size)
+        values = values.double()
         if child == COUNTED:
-            return counts_update(prior, gamma.double(), seen, scale)
+            return counts_update(prior, gamma.double(), values, scale)
         if self.sites.full and child == NUMBERS:
-            return marginal_update(prior, gamma, seen, self.natural(name).expected_stats(), scale)
+            return marginal_update(prior, gamma, values, self.natural(name).expected_stats(), scale)
         family = self.posterior_of(name).kind.family
-        return family.conjugate_update(prior, gamma, seen, torch.zeros_like(seen), scale)
+        return family.conjugate_update(prior, gamma, values, torch.zeros_like(values), scale)
 
     @torch.no_grad()
     def divergence(self) -> Tensor:
@@ -211,8 +211,8 @@ class TablePosterior(nn.Module):
 
     def counts(self) -> Tensor:
         """How many rows each component stands for, of two components at least: float64 [K]."""
-        told = self.natural(WEIGHTS).natural - self.natural_priors()[WEIGHTS].natural
-        return self.prior.weights.counts(told)
+        statistics = self.natural(WEIGHTS).natural - self.natural_priors()[WEIGHTS].natural
+        return self.prior.weights.counts(statistics)
 
     def predictive(self, component: Tensor | None = None) -> Any:
         """The Student-t of the numbers of all components, or of given ones [n], in float64."""
@@ -225,16 +225,16 @@ class TablePosterior(nn.Module):
         shape, rate = self.natural(parameter_of(COUNTED)).standard
         return GAMMA.predictive_poisson((shape[component], rate[component]), torch.float64)
 
-    def log_predictives(self, child: str, seen: Tensor) -> Tensor:
+    def log_predictives(self, child: str, values: Tensor) -> Tensor:
         """Log of the predictive density of what a child observes, under each component: float64 [B, K]."""
         if child == COUNTED:
-            return log_predictive_counts(seen, self.natural(parameter_of(child)).standard)
+            return log_predictive_counts(values, self.natural(parameter_of(child)).standard)
         if child != NUMBERS:
-            return of_category(self.probs(child).log(), seen)
+            return of_category(self.probs(child).log(), values)
         if self.sites.full:
-            return marginal_log_predictive(seen, self.natural(parameter_of(child)).standard)
-        log_probs = self.predictive().base_dist.log_prob(seen.nan_to_num(0.0).unsqueeze(1))
-        known: Tensor = log_probs.masked_fill(seen.isnan().unsqueeze(1), 0.0)
+            return marginal_log_predictive(values, self.natural(parameter_of(child)).standard)
+        log_probs = self.predictive().base_dist.log_prob(values.nan_to_num(0.0).unsqueeze(1))
+        known: Tensor = log_probs.masked_fill(values.isnan().unsqueeze(1), 0.0)
         return known.sum(-1)
 
     def given_labels(self, codes: Tensor) -> Tensor:

@@ -178,9 +178,9 @@ class BayesianMixture(MixtureDensity):
                 return self._learn(*distinct(rows, each), False)
         model = self._on_device()
         before = {name: model.natural(name).natural.clone() for name in model.natural_priors()}
-        told, self._total_weight = self.lower_bound_, self._total_weight + float(weights.sum())
+        bound_before, self._total_weight = self.lower_bound_, self._total_weight + float(weights.sum())
         self._sweep(IncrementalAscent(model, self._parts(X, weights, model.device), before), X, weights)
-        self.lower_bounds_ = told + self.lower_bounds_
+        self.lower_bounds_ = bound_before + self.lower_bounds_
         self.lower_bound_ = float(self.lower_bounds_[-1])
         return self
 

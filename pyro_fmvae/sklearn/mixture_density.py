@@ -81,7 +81,6 @@ class MixtureParameters(BaseEstimator):
         self.verbose = verbose
 
     def _indices(self, argument: str) -> list[int]:
-        """Indices of the columns that an argument names."""
         given = getattr(self, argument)
         if given is None:
             return []
@@ -295,21 +294,21 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
             self.__dict__.pop(name, None)  # of an earlier fit, to other kinds of columns
         self._mixture = self._new(model.components, 1, torch.device("cpu"))
         self._mixture.load_state_dict(model.state_dict())
-        kept, columns = self._mixture, self._columns
-        self.n_components_, self.weights_ = kept.components, kept.weights().numpy()
-        concentration = tuple(part.numpy() for part in kept.natural(WEIGHTS).standard)
+        model, columns = self._mixture, self._columns
+        self.n_components_, self.weights_ = model.components, model.weights().numpy()
+        concentration = tuple(part.numpy() for part in model.natural(WEIGHTS).standard)
         self.weight_concentration_ = concentration if len(concentration) > 1 else concentration[0]
         self.probabilities_ = {
-            column: kept.probs(column_site(column)).numpy() for column, _ in kept.sites.categories
+            column: model.probs(column_site(column)).numpy() for column, _ in model.sites.categories
         }
-        if kept.sites.counted:
-            self.rates_ = kept.rates().numpy()
-        if not kept.sites.numbers:
+        if model.sites.counted:
+            self.rates_ = model.rates().numpy()
+        if not model.sites.numbers:
             return
-        m, s, a, rate = (part.numpy() for part in kept.natural(parameter_of(NUMBERS)).standard)
+        m, s, a, rate = (part.numpy() for part in model.natural(parameter_of(NUMBERS)).standard)
         centre, scale = columns.centre[columns.numbers], columns.scale[columns.numbers]
         self.means_, self.mean_precision_ = m * scale + centre, s
-        if kept.sites.full:
+        if model.sites.full:
             self.degrees_of_freedom_ = 2 * a + m.shape[1] - 1
             spread = 2 * rate @ rate.swapaxes(-1, -2) / self.degrees_of_freedom_[:, None, None]
             self.covariances_ = spread * np.outer(scale, scale)

@@ -103,7 +103,6 @@ def plainly(program, z, *_):
 
 
 def a_toy(**settings):
-    """Makes toys."""
     return lambda: Toy(**settings)
 
 

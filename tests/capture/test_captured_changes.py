@@ -281,7 +281,6 @@ class Trainer:
         self.program.guide(x)
 
     def train(self, batches):
-        """A step for each batch."""
         for x in batches:
             self.history.append(self.svi.step(x))
             self.steps += 1

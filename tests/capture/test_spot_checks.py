@@ -32,7 +32,6 @@ def often(monkeypatch):
 
 @pytest.fixture
 def eager_runs(monkeypatch):
-    """The losses of eager runs."""
     losses, eager = [], SpotCheck.eager
 
     def noted(*arguments):

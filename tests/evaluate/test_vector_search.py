@@ -18,7 +18,6 @@ WITH_FAISS = pytest.param(
 
 @pytest.fixture(params=[WITH_FAISS, pytest.param(False, id="numpy")])
 def library(request, monkeypatch):
-    """Search by this library."""
     if not request.param:
         monkeypatch.setattr(vector_search, "find_spec", lambda _: None)
 

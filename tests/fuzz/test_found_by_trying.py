@@ -56,7 +56,6 @@ def stopped(files, tmp_path_factory):
 
 @pytest.fixture
 def run(made, tmp_path):
-    """A copy of it."""
     return shutil.copytree(made, tmp_path / "run")
 
 

@@ -57,7 +57,6 @@ class PosteriorCase:
     parameters: ClassVar[list]  # names of a module's parameters in the standard form
 
     def prior(self):
-        """A prior of the family."""
         raise NotImplementedError
 
     def natural(self):

@@ -248,7 +248,6 @@ class Adjust(poutine.messenger.Messenger):
 
 
 def nodes(program, *args, **kwargs):
-    """The trace of a program."""
     return poutine.trace(program).get_trace(*args, **kwargs).nodes
 
 

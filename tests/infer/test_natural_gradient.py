@@ -15,7 +15,6 @@ adam = partial(torch.optim.Adam, lr=0.1)
 
 
 def parameters(count=2):
-    """Natural and other parameters, all with gradients."""
     made = [NaturalParameter(torch.randn(3, 4)), *(Parameter(torch.randn(2, i + 1)) for i in range(count))]
     return set_gradients(made)
 

@@ -69,7 +69,6 @@ def test_conjugate_update_is_the_step_of_the_bound():
 
 
 def priors_of(components, dim):
-    """Of the weights, and of the components."""
     return natural_prior(Dirichlet(torch.ones(components))), natural_prior(
         Toy(dim=dim).prior().expand([components])
     )

@@ -13,7 +13,9 @@ def bound_given(sample, gamma):
     """Of the exact posterior given γ: each Σ γ (table - log γ) less the divergence from the priors."""
     gamma = gamma[:, sample.model(1).prior.weights.order(gamma.sum(0))]
     model = sample.given(gamma)
-    return float(sample.each * (gamma * (model.table(sample.seen) - gamma.log())).sum() - model.divergence())
+    return float(
+        sample.each * (gamma * (model.table(sample.observations) - gamma.log())).sum() - model.divergence()
+    )
 
 
 @pytest.fixture(params=[(True, (0, 0, 0)), (False, (0, 0, 3)), (False, (0, -1, -1))])
@@ -52,7 +54,7 @@ def test_the_gain_of_a_deletion_is_the_difference_in_the_bound(sample, gamma):
     before, model = bound_given(sample, gamma), sample.given(gamma)
     for gone in 0, 3:
         left = [component for component in range(4) if component != gone]
-        shared = model.table(sample.seen)[:, left].softmax(-1)
+        shared = model.table(sample.observations)[:, left].softmax(-1)
         after = bound_given(sample, shared)
         assert deletion_gain(sample, model, gamma, gone) == pytest.approx(after - before, abs=1e-6)
 

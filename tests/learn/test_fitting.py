@@ -128,7 +128,6 @@ class Slow(Scripted):
 
 
 def steps_of(records):
-    """Steps of each phase."""
     return {record.phase: record.step for record in records}
 
 

@@ -59,7 +59,6 @@ def save_annotated(run: Run, source: Path, target: Path, arrays: Mapping[str, np
 
 
 def _add(file: Any, name: str, arrays: Mapping[str, np.ndarray], source: Path) -> None:
-    """Add arrays to a group of a file."""
     from anndata.io import write_elem
 
     if name not in file:

@@ -71,13 +71,13 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
 
 def _change(run: Run, codes: list[int], changes: Mapping[int, int]) -> str:
     """Describe the changes to an image of these codes, by the names of factors and values."""
-    told = []
+    texts = []
     for factor, component in changes.items():
         before, after = values_of(factor, np.array([codes[factor], component]), run)
         change = f"{after} already" if component == codes[factor] else f"{before} became {after}"
-        told.append(f"{run.factor_names[factor]}: {change}")
+        texts.append(f"{run.factor_names[factor]}: {change}")
     same = all(component == codes[factor] for factor, component in changes.items())
-    return ("nothing changed, " if same else "") + ", ".join(told)
+    return ("nothing changed, " if same else "") + ", ".join(texts)
 
 
 COMMAND = Command(

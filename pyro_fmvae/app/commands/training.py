@@ -164,7 +164,6 @@ def command(arguments: Sequence[str] = ()) -> Command:
 
 
 def _model_of(arguments: Sequence[str]) -> str:
-    """The model whose options arguments are about."""
     words = [word for text in arguments for word in text.split("=", 1)]
     named = [value for flag, value in pairwise(words) if flag == "--model" and value in RECIPES]
     files = [value for flag, value in pairwise(words) if flag == "--config"]

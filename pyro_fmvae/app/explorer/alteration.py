@@ -78,12 +78,14 @@ def read(explored: Exploration, point: Split) -> Reading:
         raise ValueError(f"run: a code needs factors, {run.folder} is a {run.recipe.name}, which has none")
     with naming_far_rows(model, point, explored.trained.device, argument="point"):
         gammas = model.responsibilities(whole(point, explored.trained.device)[0])
-    told = []
+    likeliest = []
     for factor, gamma in enumerate(gammas):
         order = gamma[0].argsort(descending=True, stable=True)[:LIKELIEST].cpu()
         names = values_of(factor, order.numpy(), run)
-        told.append([(str(name), float(gamma[0, k])) for name, k in zip(names, order.tolist(), strict=True)])
-    return Reading([int(gamma[0].argmax()) for gamma in gammas], told)
+        likeliest.append(
+            [(str(name), float(gamma[0, k])) for name, k in zip(names, order.tolist(), strict=True)]
+        )
+    return Reading([int(gamma[0].argmax()) for gamma in gammas], likeliest)
 
 
 @torch.no_grad()
@@ -103,9 +105,9 @@ def change(explored: Exploration, point: Split, factor: int, component: int) -> 
     present = read(explored, point)
     before, after = run.recipe.reconstruct(model, x), run.recipe.edit(model, x, {factor: component})
     read_after = model.codes(after)[0].tolist()
-    kept = []
+    others = []
     for other, name in enumerate(run.factor_names):
         if other != factor:
             was, now = values_of(other, np.array([present.codes[other], read_after[other]]), run)
-            kept.append((name, str(was), str(now)))
-    return Change(before.cpu(), after.cpu(), kept)
+            others.append((name, str(was), str(now)))
+    return Change(before.cpu(), after.cpu(), others)

@@ -354,10 +354,12 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
     def _bound_of_views(self, model: FactorialMixtureVAE, batches: Batches) -> dict[str, float]:
         """The bound of the program that was trained, views and distortion drawn at random: nats per view."""
         number = self.config.views
-        seen = Learning(views=number, view=view_of(self.config.view_strength, self.preprocessing)).viewed
+        draw_views = Learning(
+            views=number, view=view_of(self.config.view_strength, self.preprocessing)
+        ).viewed
         model.train()
         try:
-            found = bound(model, batches, views=seen)
+            found = bound(model, batches, views=draw_views)
         finally:
             model.eval()
         parts = ("elbo", "reconstruction", "kl_z", "kl_r")

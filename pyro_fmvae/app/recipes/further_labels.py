@@ -164,8 +164,8 @@ def _taught(recipe: FMVAE, model: FactorialMixtureVAE, rows: Split, behind: Sequ
         )
     mean = torch.cat(means) / torch.cat(scales).mean(0)
     others = [factor for factor in range(len(recipe.factors)) if factor not in behind]
-    seen = Split(mean.unflatten(-1, (-1, model.dim))[:, others].flatten(1).cpu())
-    return torch.cat([trained, spread_labels(seen, rows.labels[:, first:], LIKELIER)], -1)
+    encoded = Split(mean.unflatten(-1, (-1, model.dim))[:, others].flatten(1).cpu())
+    return torch.cat([trained, spread_labels(encoded, rows.labels[:, first:], LIKELIER)], -1)
 
 
 @torch.no_grad()

@@ -119,8 +119,8 @@ def check_labels(
                 f"components, not {components}"
             )
     points = len(dataset.train)
-    kept = points if number_per_value(amount) else round(float(amount) * points)
-    if not kept:
+    used = points if number_per_value(amount) else round(float(amount) * points)
+    if not used:
         raise ValueError(
             f"labels: expected at least one of the {points:,} training points, got a share of {amount}"
         )
@@ -128,7 +128,7 @@ def check_labels(
     for name in names:
         if not known[:, dataset.label_names.index(name)].any():
             raise ValueError(
-                f"labels: of the {kept:,} training points that keep them, none has a known '{name}'"
+                f"labels: of the {used:,} training points that keep them, none has a known '{name}'"
             )
 
 

@@ -329,8 +329,6 @@ class NetworkRecipe(Recipe[_Options]):
 
 
 class _Encoding(nn.Module):
-    """The encodings of a recipe, as a module."""
-
     def __init__(self, recipe: NetworkRecipe[Any], model: nn.Module) -> None:
         super().__init__()
         self.recipe, self.model = recipe, model

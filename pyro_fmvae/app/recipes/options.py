@@ -355,7 +355,6 @@ class TrainConfig:
 
 
 def _shared_out(minutes: float, shares: Mapping[str, float]) -> dict[str, float]:
-    """Minutes in proportion to shares."""
     total = sum(shares.values()) or 1.0
     return {name: minutes * share / total for name, share in shares.items()}
 

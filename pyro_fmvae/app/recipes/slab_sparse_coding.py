@@ -70,8 +70,8 @@ class SlabRecipe(CoderRecipe[SlabOptions]):
         config = self.config
         assert config.sweeps is not None
         few = preselect if preselect and preselect < config.units else None
-        kept = max(config.sweeps // 2, 1)
-        return SpikeAndSlabEM(self._rule(), config.units, few, config.sweeps, kept, config.shared)
+        last = max(config.sweeps // 2, 1)
+        return SpikeAndSlabEM(self._rule(), config.units, few, config.sweeps, last, config.shared)
 
     def phases(self, model: SpikeAndSlabSparseCoding, learning: Learning) -> list[Phase]:
         """EM with preselected units, then with all."""

@@ -366,11 +366,11 @@ class Mixture(Recipe[MixtureOptions]):
         if 0 < len(shown) <= MOST_COLUMNS:
             means = self._of_components(model, model.locations()[:, shown])
             drawn["columns"] = figures.column_means(means, [names[column] for column in shown])
-        kept = [column for column, _ in model.sites.categories]
+        categorical = [column for column, _ in model.sites.categories]
         levels = {
             column: words
             for column, words in enumerate(categories_of(self.preprocessing))
-            if words and column in kept
+            if words and column in categorical
         }
         words = [f"{names[column]}: {word}" for column in levels for word in levels[column]]
         if 0 < len(words) <= MOST_COLUMNS:

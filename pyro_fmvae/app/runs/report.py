@@ -115,15 +115,15 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
         rows = measured if name == tested else rows
     if agreement := _agreement_in_training(trainer, dataset, splits[tested]):
         splits["train"] = agreement
-    kept = SelectedModel.read(run.folder)
+    selected = SelectedModel.read(run.folder)
     found = {
         "split": tested,
         "splits": splits,
         "labelled": _labelled(run, dataset),
-        "summary": [*(kept.summary() if kept else ()), *run.recipe.summary(model)],
+        "summary": [*(selected.summary() if selected else ()), *run.recipe.summary(model)],
         "warnings": [
-            *(kept.warnings() if kept else ()),
-            *_cut_short(run, trainer.progress.total_steps, kept),
+            *(selected.warnings() if selected else ()),
+            *_cut_short(run, trainer.progress.total_steps, selected),
             *_warnings(run, dataset, splits[tested]),
             *collapses(trainer),
         ],
@@ -184,9 +184,9 @@ def _labelled(run: Run, dataset: Dataset) -> dict[str, int] | None:
     return {"used": labelled_points(run.recipe, dataset.train).used, "of": run.num_data}
 
 
-def _cut_short(run: Run, steps: int, kept: SelectedModel | None) -> list[str]:
+def _cut_short(run: Run, steps: int, selected: SelectedModel | None) -> list[str]:
     """A warning if the clock ended a training of networks after few of its steps."""
-    if not cut_short(run, steps, kept):
+    if not cut_short(run, steps, selected):
         return []
     config, usual = run.config, run.config.usual_steps
     more = "--max-minutes" if config.max_minutes else "--time-limit"
@@ -234,7 +234,6 @@ def _untested(run: Run, dataset: Dataset, missing: Set[str]) -> list[str]:
 
 
 def _values(rows: Split, column: int) -> set[int]:
-    """The known values of a label."""
     values = set() if rows.labels is None else set(rows.labels[:, column].unique().tolist())
     return {value for value in values if value >= 0}
 
@@ -266,7 +265,6 @@ def draw(run: Run, model: Any, rows: Split, split: str, measures: Mapping[str, A
 
 
 def _confused(measures: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Measures of the labels whose confusion is drawn."""
     if classified := measures.get("classification"):
         return dict(classified)
     clustered = measures.get("clustering", {})

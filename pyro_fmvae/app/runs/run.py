@@ -263,7 +263,6 @@ def _relative(config: TrainConfig, folder: Path) -> TrainConfig:
 
 
 def _paths(config: TrainConfig) -> dict[str, str]:
-    """The options that are paths, by name."""
     names = [one.name for one in fields(config) if one.metadata["path"]]
     names += ["data"] if config.own_data else []
     return {name: path for name in names if (path := getattr(config, name))}
@@ -355,11 +354,11 @@ class Run:
         Raises:
             ValueError: options that don't fit the data, or data from which nothing can be learnt.
         """
-        kept = config.given if given is None else [name for name in config.given if name in given]
+        options = config.given if given is None else [name for name in config.given if name in given]
         if config.own_data:
             names = dataset.label_names if config.label_names is None else config.label_names
             check_learnable(dataset, names if getattr(config, "labels", None) else ())
-        return cls(folder, resolved(config, dataset, kept), dataset.fingerprint, tuple(kept))
+        return cls(folder, resolved(config, dataset, options), dataset.fingerprint, tuple(options))
 
     def write(self, numbered: bool = False, held: Path | None = None) -> "Run":
         """Make the folder and write the configuration into it.

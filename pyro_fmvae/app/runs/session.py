@@ -86,8 +86,8 @@ class Journal:
 
         text = self.path.read_text(errors="replace") if self.path.exists() else ""
         lines = text.splitlines(keepends=True)
-        kept = "".join(line for line in lines if line.endswith("\n") and known(line))
-        checkpoint.write_atomically(self.path, lambda path: path.write_text(kept))
+        earlier = "".join(line for line in lines if line.endswith("\n") and known(line))
+        checkpoint.write_atomically(self.path, lambda path: path.write_text(earlier))
 
     def record(self, record: Record) -> dict[str, Any] | None:
         """Measure, append and return, if it is time to; None otherwise."""
@@ -194,11 +194,11 @@ class Keeper:
         """
         if self.ended is None:
             return
-        kept, end, state, stopped = self.ended
+        selected, end, state, stopped = self.ended
         model, recipe = self.trainer.model, self.trainer.run.recipe
         training, rows = self._on_training_points(self.training)
         at_end = training
-        if kept != end:
+        if selected != end:
             best = copied(model)
             model.load_state_dict(state)
             at_end, common = self._on_training_points(rows)
@@ -207,7 +207,7 @@ class Keeper:
                 training, rows = self._on_training_points(common)
         values = len(rows), training, at_end, stopped, recipe.against_overfitting
         if world().leads:
-            SelectedModel(self.journal.measure, kept, end, *values).write(self.trainer.run.folder)
+            SelectedModel(self.journal.measure, selected, end, *values).write(self.trainer.run.folder)
 
     def follow(self, record: Record) -> dict[str, Any] | None:
         """Measure, if it is time to; keep the model if it is the best; end the phase if it no longer gains.
@@ -261,8 +261,8 @@ class Keeper:
         enough = tolerance(best.moment.value) if last else 0.0
         back = best.moment.worth_more_than(end, enough) and (last or trainer.patience > 0)
         if last:
-            kept = best.moment if back else end
-            self.ended = Ended(kept, end, copied(trainer.model), trainer.progress.stopped)
+            selected = best.moment if back else end
+            self.ended = Ended(selected, end, copied(trainer.model), trainer.progress.stopped)
         if back:
             trainer.model.load_state_dict(best.model)
             logger.info("%s: back to the model of %s", end, best.moment)
@@ -444,8 +444,8 @@ def predict_unlearnt(trainer: Trainer, dataset: Dataset) -> None:
         return
     with evaluating(model), seeded(0):
         codes = map_rows(model.codes, in_order(replace(trainer.training, labels=None), trainer.device))
-    told = codes[:, : labels.shape[1]] % codes.new_tensor(model.label_sizes)
-    found = predictors_of_unlearnt(dataset.train, labels, told)
+    predicted = codes[:, : labels.shape[1]] % codes.new_tensor(model.label_sizes)
+    found = predictors_of_unlearnt(dataset.train, labels, predicted)
     model.predictors = nn.ModuleDict({str(column): found[column] for column in found}).to(trainer.device)
     for column in found:
         logger.info("%s: not learnt by the network, and predicted without it", run.label_names[column])
@@ -544,7 +544,6 @@ class _Bar:
         self.bar.close()
 
     def update(self, record: Record, values: dict[str, Any] | None) -> None:
-        """Move on to where the record stands."""
         if record.step == 0:
             self.bar.set_description_str(record.phase)
         self.bar.update(self.done + record.fraction - self.bar.n)

@@ -140,9 +140,9 @@ def _measures(run: Run, bounded: bool) -> dict[str, str]:
     if not lines:
         return described
     records = {(record["phase"], record["step"]): record for record in map(json.loads, lines)}
-    kept = SelectedModel.read(run.folder)
+    selected = SelectedModel.read(run.folder)
     *_, last = records
-    record = records[(kept.kept.phase, kept.kept.total_steps) if kept else last]
+    record = records[(selected.kept.phase, selected.kept.total_steps) if selected else last]
     described["step"] = f"{record['step']:,}, in phase {record['phase']}"
     terms = ["elbo", "reconstruction", "kl_z"] if bounded else ["reconstruction"]
     for term in [*terms, "kl_r"] if run.factorial else terms:

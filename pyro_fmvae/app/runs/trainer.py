@@ -266,9 +266,9 @@ class Trainer:
             for line in labelled.scarce:
                 logger.warning("%s", line)
             taught = spread_labels(dataset.train, labels, recipe.spread)
-            for name, told in zip(recipe.factor_names, (taught != labels).sum(0).tolist(), strict=False):
-                if told:
-                    logger.info("%s: labels spread to %d more training points", name, told)
+            for name, number in zip(recipe.factor_names, (taught != labels).sum(0).tolist(), strict=False):
+                if number:
+                    logger.info("%s: labels spread to %d more training points", name, number)
             if recipe.spread and (labels < 0).any() and not comparable(dataset.train):
                 logger.info("labels are not spread: that takes %s", COMPARABLE)
         self.training = replace(dataset.train, labels=labels)
@@ -450,7 +450,6 @@ class Trainer:
             torch.cuda.set_rng_state(state["random"]["cuda"], self.device)
 
     def _cuda_state(self) -> Tensor | None:
-        """State of the random numbers on the GPU that is trained on."""
         return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
 
 

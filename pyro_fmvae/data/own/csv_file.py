@@ -250,8 +250,6 @@ def _is_number(field: str) -> bool:
 
 
 class _Column(NamedTuple):
-    """A column of features."""
-
     path: Path
     lines: Sequence[int]
     """Line of each row."""

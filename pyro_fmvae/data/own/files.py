@@ -285,9 +285,9 @@ def _split_images(
     expected = f"{folder.path}: expected at least 3 training images"
     share = how.test if how.test is not None or how.fold is not None else 0.0
     drawn = replace(how, valid=0.0 if len(valid) else how.valid, test=share)
-    kept = None if staying is None else staying[train]
+    training_only = None if staying is None else staying[train]
     left, more_valid, more_test = (
-        train[rows] for rows in split_rows(len(train), seed, expected, drawn, kept)
+        train[rows] for rows in split_rows(len(train), seed, expected, drawn, training_only)
     )
     return left, np.concatenate([valid, more_valid]), np.concatenate([test, more_test])
 
@@ -307,5 +307,5 @@ def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str, unskew: bool =
 def _split(raw: Raw, preprocessing: Preprocessing, source: str) -> Split:
     labels = None if raw.labels is None else torch.from_numpy(raw.labels)
     x = preprocessing(raw.x, source)
-    kept = raw.x if preprocessing.missing else None
-    return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)), raw=kept)
+    in_units = raw.x if preprocessing.missing else None
+    return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)), raw=in_units)

@@ -312,7 +312,7 @@ def read_table(path: Path, images: Sequence[str]) -> dict[str, list[str]]:
             f"names of properties; got {','.join(header)!r}"
         )
     row_of = {name: row for row, name in enumerate(images)}
-    seen: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     columns = {name: [""] * len(images) for name in properties}
     for line, (file, *fields) in rows[1:]:
         name = PurePath(file).as_posix()
@@ -320,9 +320,9 @@ def read_table(path: Path, images: Sequence[str]) -> dict[str, list[str]]:
             raise ValueError(f"{path}, line {line}: expected {len(header)} fields, got {len(fields) + 1}")
         if name not in row_of:
             raise ValueError(f"{path}, line {line}: no image {file!r} in the folder")
-        if name in seen:
-            raise ValueError(f"{path}, line {line}: a second row for {file!r}, after line {seen[name]}")
-        seen[name] = line
+        if name in line_of:
+            raise ValueError(f"{path}, line {line}: a second row for {file!r}, after line {line_of[name]}")
+        line_of[name] = line
         for texts, text in zip(columns.values(), fields, strict=True):
             texts[row_of[name]] = "" if text == "-1" or is_missing(text) else text
     return columns

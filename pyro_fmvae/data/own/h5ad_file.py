@@ -60,7 +60,7 @@ def _check_links(file: Any, path: Path) -> None:
     """
     from h5py import h5d, h5g, h5l, h5o
 
-    groups, seen = [(h5g.open(file.id, b"/"), "")], set()
+    groups, visited = [(h5g.open(file.id, b"/"), "")], set()
     while groups:
         group, place = groups.pop()
         for name in group:
@@ -74,8 +74,8 @@ def _check_links(file: Any, path: Path) -> None:
                 raise ValueError(
                     f"{path}: {here!r} refers to another place; store the data in the file itself"
                 )
-            if isinstance(found, h5g.GroupID) and (address := h5o.get_info(found).addr) not in seen:
-                seen.add(address)
+            if isinstance(found, h5g.GroupID) and (address := h5o.get_info(found).addr) not in visited:
+                visited.add(address)
                 groups.append((found, here))
 
 

@@ -164,7 +164,6 @@ def _names(description: dict[str, Any], path: Path) -> dict[str, np.ndarray]:
 
 
 def _read(x: Any, rows: slice, path: Path) -> np.ndarray:
-    """Decode neighbouring rows."""
     with _naming(path):
         return np.asarray(x[rows])
 

@@ -49,9 +49,9 @@ def read_parts(root: Path, name: str, source: Source) -> tuple[Part, Part, Part]
     train, test = _read_part(folder, "train"), _read_part(folder, "t10k")
     if len(train.x) <= VALID_SIZE:
         raise ValueError(f"{folder}: expected more than {VALID_SIZE} training images, got {len(train.x)}")
-    kept, held_out = slice(None, -VALID_SIZE), slice(-VALID_SIZE, None)
+    first, held_out = slice(None, -VALID_SIZE), slice(-VALID_SIZE, None)
     return (
-        Part(train.x[kept], train.labels[kept]),
+        Part(train.x[first], train.labels[first]),
         Part(train.x[held_out], train.labels[held_out]),
         test,
     )

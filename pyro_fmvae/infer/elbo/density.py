@@ -241,23 +241,23 @@ def dtype_of(fn: Distribution) -> torch.dtype:
     return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.get_default_dtype())
 
 
-def held(fn: Distribution | Transform, seen: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
+def held(fn: Distribution | Transform, around: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
     """Attributes of a distribution, and of those and the transforms inside of it, by name.
 
     Args:
         fn: a distribution or a transform.
-        seen: identities of those that it is inside of: a transform and its inverse have each other.
+        around: identities of those that it is inside of: a transform and its inverse have each other.
     """
     for name, value in vars(fn).items():
         for part in value if isinstance(value, list) else [value]:  # of transforms
             if not isinstance(part, Distribution | Transform):
                 yield name, part
-            elif id(part) not in seen:
-                yield from held(part, seen | {id(fn)})
+            elif id(part) not in around:
+                yield from held(part, around | {id(fn)})
 
 
 def log_density(
-    fn: Distribution, value: Tensor, evaluate: Evaluate, kept: ReusedExpectations | None = None
+    fn: Distribution, value: Tensor, evaluate: Evaluate, reused: ReusedExpectations | None = None
 ) -> Tensor:
     """``fn.log_prob(value)``, a :class:`Lazy` where value or arguments are not there, else numbers.
 
@@ -266,23 +266,23 @@ def log_density(
         evaluate: takes the expectation of a lazy table of log-densities. A ``MixtureSameFamily`` asks for it
             before it sums over its components, as over an assignment at its optimal probabilities, and so do
             chains before they sum or integrate over their states.
-        kept: expectations that stay the same between several evaluations.
+        reused: expectations that stay the same between several evaluations.
     """
     value = as_number(value)
     if not (is_lazy(value) or has_lazy_arguments(fn)):
         return fn.log_prob(value)
     if isinstance(fn, Independent):
-        base = log_density(fn.base_dist, value, evaluate, kept)
+        base = log_density(fn.base_dist, value, evaluate, reused)
         last = fn.reinterpreted_batch_ndims
         return base.flatten(base.dim() - last).sum(-1) if last else base
     if isinstance(fn, ExpandedDistribution):
-        return log_density(fn.base_dist, value, evaluate, kept)
+        return log_density(fn.base_dist, value, evaluate, reused)
     if isinstance(fn, MaskedDistribution):
-        base = log_density(fn.base_dist, value, evaluate, kept)
+        base = log_density(fn.base_dist, value, evaluate, reused)
         mask = torch.as_tensor(fn._mask, device=base.device)
         return torch.where(mask, base, torch.zeros((), dtype=base.dtype, device=base.device))
     if isinstance(fn, MixtureSameFamily):
-        return _mixture(fn, value, evaluate, kept)
+        return _mixture(fn, value, evaluate, reused)
     if isinstance(fn, HiddenMarkov):
         return hidden_chain(fn, value, evaluate).log_evidence()
     if isinstance(fn, LinearGaussianChain):
@@ -300,18 +300,18 @@ def as_number(value: Tensor) -> Tensor:
 
 
 def _mixture(
-    fn: MixtureSameFamily, value: Tensor, evaluate: Evaluate, kept: ReusedExpectations | None
+    fn: MixtureSameFamily, value: Tensor, evaluate: Evaluate, reused: ReusedExpectations | None
 ) -> Tensor:
     weights, categories = _numbers(_log_weights(fn), evaluate), _categories(fn.component_distribution)
-    kept = kept or ReusedExpectations()
+    reused = reused or ReusedExpectations()
     points = Observations.of(weights, fn.batch_shape)
     if points and categories is not None:
         table = _numbers(categories, evaluate)
-        found = kept.derived(table, lambda: Likelihoods.looked_up(points, table, value))
+        found = reused.derived(table, lambda: Likelihoods.looked_up(points, table, value))
         return found.log_sum(weights).to(table)
-    table = _numbers(log_density(fn.component_distribution, fn._pad(value), evaluate, kept), evaluate)
-    if points and kept.is_constant(table):
-        return kept.derived(table, lambda: Likelihoods.of_table(points, table)).log_sum(weights).to(table)
+    table = _numbers(log_density(fn.component_distribution, fn._pad(value), evaluate, reused), evaluate)
+    if points and reused.is_constant(table):
+        return reused.derived(table, lambda: Likelihoods.of_table(points, table)).log_sum(weights).to(table)
     return (table + weights).logsumexp(-1)
 
 

@@ -301,8 +301,6 @@ class Squares:
 
 @dataclass
 class _Entries:
-    """Expectations of numbered elements."""
-
     values: Tensor
 
     def expected(
@@ -357,10 +355,10 @@ def expectation_of(
                 sites = {f.site for f in factors}
                 raise NeedsValueError.of(sites, "a product that its posterior has no expectation of")
             operands.append(known)
-        names = tuple(sorted({name for _, kept in operands for name in kept if name < 0}))
-        kind = dtype if any(name >= 0 for _, kept in operands for name in kept) else wide
+        names = tuple(sorted({name for _, dims in operands for name in dims if name < 0}))
+        kind = dtype if any(name >= 0 for _, dims in operands for name in dims) else wide
         operands = operands or [(torch.ones((), dtype=wide, device=device), ())]
-        value = contract([(tensor.to(kind), kept) for tensor, kept in operands], factor, names)
+        value = contract([(tensor.to(kind), dims) for tensor, dims in operands], factor, names)
         sums[names] = sums[names] + value if names in sums else value
     if not sums:
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -481,8 +479,8 @@ class JointMoments:
                     return None
                 summed += mine
         everything = (own, *locations)
-        kept = tuple(dict.fromkeys(name for f in everything for name in f.names if name not in summed))
-        names = (*kept, *summed)
+        remaining = tuple(dict.fromkeys(name for f in everything for name in f.names if name not in summed))
+        names = (*remaining, *summed)
         matrix, *vectors = torch.broadcast_tensors(*(place(f.elements, f.names, names) for f in everything))
         block = matrix // self.dim**2
         row, column = matrix // self.dim % self.dim, matrix % self.dim
@@ -506,9 +504,9 @@ class JointMoments:
             table, index = self._square, (block * self.rows + of_rows[0]) * self.rows + of_rows[1]
         if summed:
             first = index[(..., *(slice(0, 1) for _ in summed))]
-            fits = (fits & (index == first)).flatten(len(kept)).all(-1)
-            index = first.flatten(len(kept))[..., 0]
-        return entries_at(table, index).masked_fill(~fits, torch.nan), kept
+            fits = (fits & (index == first)).flatten(len(remaining)).all(-1)
+            index = first.flatten(len(remaining))[..., 0]
+        return entries_at(table, index).masked_fill(~fits, torch.nan), remaining
 
 
 class ScaledMoments(JointMoments):

@@ -474,13 +474,13 @@ def functions_of(values: Any) -> set[str]:
 
 
 def _origins(values: Any) -> Iterator[Sampled | Computed]:
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting = [leaf for leaf in tree_leaves(values) if isinstance(leaf, Lazy)]
     while waiting:
         value = waiting.pop()
-        if id(value) in seen:
+        if id(value) in visited:
             continue
-        seen.add(id(value))
+        visited.add(id(value))
         yield value.origin
         if isinstance(value.origin, Computed):
             inside = tree_leaves((value.origin.args, value.origin.kwargs))

@@ -299,8 +299,6 @@ class _Uses(Messenger):
 
 
 class _Operations(TorchDispatchMode):
-    """Shows the arguments of operations."""
-
     def __init__(self, uses: _Uses) -> None:
         super().__init__()
         self.uses = uses

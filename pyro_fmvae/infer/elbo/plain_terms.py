@@ -279,16 +279,16 @@ class UpdateOrder:
             others[one].add(other)
             others[other].add(one)
         levels = {p: _levels(frozenset(self._within[p])) for p in known}
-        turns: dict[NaturalParameter, list[int]] = {}
+        schedule: dict[NaturalParameter, list[int]] = {}
         for p in known:
-            free = _free(p, others, turns)
-            turns[p] = list(itertools.islice(free, 1 + max(levels[p].values(), default=0)))
-        count = 1 + max(itertools.chain(*turns.values()), default=0)
+            free = _free(p, others, schedule)
+            schedule[p] = list(itertools.islice(free, 1 + max(levels[p].values(), default=0)))
+        count = 1 + max(itertools.chain(*schedule.values()), default=0)
         for p in known:
-            if len(turns[p]) == 1:  # it need not wait where nothing stands in its way
-                turns[p] = list(itertools.takewhile(lambda turn: turn < count, _free(p, others, turns)))
+            if len(schedule[p]) == 1:  # it need not wait where nothing stands in its way
+                schedule[p] = list(itertools.takewhile(lambda turn: turn < count, _free(p, others, schedule)))
         for p in known:
-            moves = _moves(p, turns[p], levels[p], count) if count > 1 else None
+            moves = _moves(p, schedule[p], levels[p], count) if count > 1 else None
             if moves is None or p.moves is None or not torch.equal(moves, p.moves):
                 p.moves = moves
 
@@ -296,10 +296,10 @@ class UpdateOrder:
 def _free(
     p: NaturalParameter,
     others: Mapping[NaturalParameter, set[NaturalParameter]],
-    turns: Mapping[NaturalParameter, list[int]],
+    schedule: Mapping[NaturalParameter, list[int]],
 ) -> Iterator[int]:
     """The turns, from 0 on, in which none moves that shares a product with p."""
-    taken = {turn for q in others[p] for turn in turns.get(q, ())}
+    taken = {turn for q in others[p] for turn in schedule.get(q, ())}
     return (turn for turn in itertools.count() if turn not in taken)
 
 
@@ -339,7 +339,7 @@ class ExpectedDensities:
     Args:
         program, guide: the run.
         posteriors: of the natural sites.
-        kept: what stays the same while some posteriors change; or None.
+        reused: what stays the same while some posteriors change; or None.
     """
 
     def __init__(
@@ -347,10 +347,10 @@ class ExpectedDensities:
         program: PlainProgram,
         guide: Trace,
         posteriors: PlainPosteriors,
-        kept: ReusedExpectations | None = None,
+        reused: ReusedExpectations | None = None,
     ) -> None:
         self._program, self._guide = program, guide
-        self._posteriors, self._kept = posteriors, kept
+        self._posteriors, self._reused = posteriors, reused
         self._sites, self._guide_sites = sample_sites(program.model), sample_sites(guide)
         self._owners = {id(site["value"]): name for name, site in self._sites.items()}
         units = units_of(self._sites.values())
@@ -392,13 +392,13 @@ class ExpectedDensities:
             def found() -> Tensor:
                 return self.evaluate(table, shape, moments, dtype)
 
-            return found() if self._kept is None else self._kept.value(site["name"], table, found)
+            return found() if self._reused is None else self._reused.value(site["name"], table, found)
 
         narrow = dtype or dtype_of(fn)
         if value.is_floating_point():
             narrow = torch.promote_types(narrow, value.dtype)
         try:
-            density = log_density(fn, value, lambda table: evaluate(table, table.shape, narrow), self._kept)
+            density = log_density(fn, value, lambda table: evaluate(table, table.shape, narrow), self._reused)
         except NeedsValueError:
             raise
         except OutOfRangeError as error:
@@ -507,14 +507,14 @@ class Bound:
         program, guide: the run.
         kl_weight: weight of the terms of drawn latents of single data points.
         label_weight: Δ of equation 8.
-        kept: what stays the same while some posteriors change, whose divergences alone then count; or None.
+        reused: what stays the same while some posteriors change, whose divergences alone then count; or None.
     """
 
     program: PlainProgram
     guide: Trace
     kl_weight: float | Tensor = 1.0
     label_weight: float | Tensor = 0.0
-    kept: ReusedExpectations | None = None
+    reused: ReusedExpectations | None = None
     terms: list[Term] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -524,7 +524,7 @@ class Bound:
         self.given: dict[str, Tensor] = {}
         self.weighted: dict[str, Tensor] = {}
         self.posteriors = PlainPosteriors(self.sites, self.guide_sites, self.kl_weight)
-        self.densities = ExpectedDensities(self.program, self.guide, self.posteriors, self.kept)
+        self.densities = ExpectedDensities(self.program, self.guide, self.posteriors, self.reused)
 
     def collect(self) -> None:
         """Fill in the terms of single sites, and the factors that depend on discrete ones."""
@@ -584,7 +584,7 @@ class Bound:
         q, prior = self.posteriors.of(name), site["fn"]
         same = natural_class(unwrap(prior)) is type(unwrap(q)) and not has_lazy_arguments(prior)
         if same and not self._is_enumerated(prior, q):
-            if self.kept is not None and name not in self.kept.moving:
+            if self.reused is not None and name not in self.reused.moving:
                 return  # a constant
             self.terms.append(Term(name, Role.KL_GLOBAL, kl_sum(q, site), natural=True))
             return

@@ -374,7 +374,7 @@ class _Search:
         self._units = units_of(traced.values())
         expansion = Expansion(self._identities, units=self._units, keeps_squares=True)
         pairs: set[str] = set()
-        seen: dict[str, set[Monomial]] = {}
+        monomials: dict[str, set[Monomial]] = {}
 
         def read(table: Lazy) -> Tensor:
             squares = Squares(expansion.squares, {}, table.dtype, table.device)
@@ -385,7 +385,7 @@ class _Search:
                     if found is None:
                         powers = "·".join(f"{f.function}^{f.power:g}" for f in factors)
                         raise NeedsValueError.of({name}, powers)
-                    seen.setdefault(name, set()).add(found[0])
+                    monomials.setdefault(name, set()).add(found[0])
                     if are_distinct(found[1]):
                         pairs.add(name)
             return torch.zeros(table.shape, dtype=table.dtype, device=table.device)
@@ -397,7 +397,7 @@ class _Search:
                 check_observed(site)
                 check_support(site)
             value = unmasked(site) if site["is_observed"] else site["value"]
-            seen, failure = {}, None
+            monomials, failure = {}, None
             try:
                 density = log_density(site["fn"], value, read)
                 if isinstance(density, Lazy):
@@ -405,8 +405,8 @@ class _Search:
             except NeedsValueError as error:
                 failure = error
                 self._failed = self._failed or error.sites
-            for name in seen.keys() | (failure.sites if failure else set()):
-                use = Use.of(name, site, seen.get(name, set()), failure, expansion)
+            for name in monomials.keys() | (failure.sites if failure else set()):
+                use = Use.of(name, site, monomials.get(name, set()), failure, expansion)
                 if failure is not None and name in failure.sites:
                     use.guard = self._guard_in_the_way(name, site, value)
                 self._uses[name].append(use)
@@ -515,12 +515,12 @@ def hidden_in_plate(site: Site, local: Collection[str] = ()) -> str | None:
     return None
 
 
-def _family_of(site: Site, seen: set[Monomial], has_pairs: bool) -> type[NaturalDistribution] | None:
+def _family_of(site: Site, monomials: set[Monomial], has_pairs: bool) -> type[NaturalDistribution] | None:
     """The class of natural posteriors with all monomials: a joint one, if products of elements occur."""
     kinds = natural_classes_on(site["fn"].support, site["fn"].event_shape)
     if has_pairs:
         kinds.sort(key=lambda kind: event_dim_of(kind.family) == 0)
-    return next((kind for kind in kinds if seen <= kind.family.monomials), None)
+    return next((kind for kind in kinds if monomials <= kind.family.monomials), None)
 
 
 # A table of what happens to each site of a program under ``TraceConjugate_ELBO``, and why.

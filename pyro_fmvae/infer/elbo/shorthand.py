@@ -522,15 +522,15 @@ class Kinds:
         key = tuple(program if isinstance(program, Hashable) else program.__call__ for program in key)
         if key not in self._plates:
             random_state, stored = torch.get_rng_state(), len(pyro.get_param_store())
-            seen, failure = SiteKinds(), None
+            kinds, failure = SiteKinds(), None
             try:
-                with seen, _registrations() as made:
+                with kinds, _registrations() as made:
                     result = run_shorthand(model, guide, args, kwargs, max_plate_nesting)
             except (ValueError, RuntimeError, TypeError, IndexError, NotImplementedError) as error:
-                if not seen.possible:
+                if not kinds.possible:
                     raise
                 failure = error
-            if failure is None and not seen.outside:
+            if failure is None and not kinds.outside:
                 return result
             whole = SiteKinds()
             plates = plates_of(model, guide, args, kwargs, whole)

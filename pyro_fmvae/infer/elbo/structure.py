@@ -93,8 +93,8 @@ def unmasked(site: Site) -> Tensor:
     if mask is None or (not value.is_floating_point() and hasattr(site["fn"], "parents")):
         return value
     mask = torch.as_tensor(mask, device=value.device)[(..., *(None,) * site["fn"].event_dim)]
-    kept = mask | value.isfinite() if value.is_floating_point() and not is_lazy(value) else mask
-    return value.where(kept, value.new_zeros(()))
+    valid = mask | value.isfinite() if value.is_floating_point() and not is_lazy(value) else mask
+    return value.where(valid, value.new_zeros(()))
 
 
 def auxiliary_sites(guide_sites: dict[str, Site], sites: dict[str, Site]) -> list[str]:

@@ -104,9 +104,9 @@ def _lean(
     """A factor without the dimensions along which nothing varies."""
     names = tuple(range(-tensor.dim(), 0)) if names is None else tuple(names)
     sizes = tensor.shape  # 0: sticks of a process of one component
-    kept = [i for i, size in enumerate(sizes) if size == 0 or (size > 1 and tensor.stride(i) != 0)]
-    tensor = tensor[tuple(slice(None) if i in kept else 0 for i in range(tensor.dim()))]
-    return Factor(site, function, power, tensor, tuple(names[i] for i in kept))
+    varying = [i for i, size in enumerate(sizes) if size == 0 or (size > 1 and tensor.stride(i) != 0)]
+    tensor = tensor[tuple(slice(None) if i in varying else 0 for i in range(tensor.dim()))]
+    return Factor(site, function, power, tensor, tuple(names[i] for i in varying))
 
 
 def place(tensor: Tensor, names: Sequence[int], order: Sequence[int]) -> Tensor:

@@ -192,7 +192,6 @@ class _Followed(TorchFunctionMode):
         return frozenset().union(*filter(None, known))
 
     def note(self, value: Tensor, names: frozenset[str]) -> None:
-        """Note that a value was computed from sites."""
         self._sites[value] = self._sites.get(value, frozenset()) | names
 
     def note_site(self, site: Site) -> None:
@@ -368,7 +367,6 @@ class _Trial:
         return {name: _density(site) for name, site in sites.items()}
 
     def enumerated(self, values: Mapping[str, Tensor], uses: _Followed) -> dict[str, Site]:
-        """The sites of an enumerated run."""
         enumeration = EnumMessenger(first_available_dim=-1 - self.plates)
         return sample_sites(self.trace(values, enumeration, Enumerated(), _Noted(uses), uses))
 

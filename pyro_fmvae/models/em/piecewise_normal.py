@@ -108,10 +108,10 @@ class Column:
         nearest = torch.maximum(start, -end).clamp_(min=0)
         bound = height.addcmul(nearest, nearest, value=-0.5).masked_fill_(low >= high, -INFINITY)
         counts = bound > bound.amax(-1, keepdim=True) - NEGLIGIBLE
-        (kept,) = counts.flatten().nonzero(as_tuple=True)
-        height, start, end = (t.flatten()[kept] for t in (height, start, end))
+        (places,) = counts.flatten().nonzero(as_tuple=True)
+        height, start, end = (t.flatten()[places] for t in (height, start, end))
         log_masses = torch.full_like(root, -INFINITY)
-        log_masses.view(-1)[kept] = height + log_normal_mass(start, end)
+        log_masses.view(-1)[places] = height + log_normal_mass(start, end)
         return PiecewiseNormal(edges, root, shift, log_masses)
 
     def _coefficients(self, others: Tensor) -> tuple[Tensor, Tensor]:

@@ -188,8 +188,8 @@ class LinearRule(Rule):
         return slab.logits + log_evidence
 
     def sweep(self, y: Tensor, weight: Tensor, slab: Slab, noise_variance: Tensor, rest: bool) -> Sweep:
-        seen, y = ~y.isnan(), y.nan_to_num()
-        weight = weight * seen
+        known, y = ~y.isnan(), y.nan_to_num()
+        weight = weight * known
         columns = weight.unbind()
         curvature = weight.square().sum(-1) / noise_variance[:, None] + slab.variance.reciprocal()
         slope = slab.loc / slab.variance
@@ -215,9 +215,9 @@ class LinearRule(Rule):
             rows = samples.flatten(1, 2)
             return {"product": product, "gram": (rows.mT @ rows / draws).unsqueeze(1)}
         gram = samples.new_zeros(starts, y.shape[1], units * units)
-        for seen, part in _chunks((~y.isnan()).to(samples.dtype), samples, units * units):
+        for known, part in _chunks((~y.isnan()).to(samples.dtype), samples, units * units):
             square = torch.einsum("rkbh,rkbg->rbhg", part, part).flatten(-2) / draws
-            gram += seen.T @ square
+            gram += known.T @ square
         return {"product": product, "gram": gram.unflatten(-1, (units, units))}
 
     def maximum(self, statistics: Mapping[str, Tensor], weight: Tensor) -> Tensor:

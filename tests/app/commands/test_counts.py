@@ -25,7 +25,6 @@ def cells():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of counts, beside its data."""
     folder = tmp_path_factory.mktemp("counts")
     cells().to_csv(folder / "cells.csv", index=False)
     return train_all(folder, {"run": folder / "cells.csv"}, {"run": OPTIONS}, drawn=["run"])["run"]

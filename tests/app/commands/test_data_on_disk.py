@@ -39,7 +39,6 @@ def table(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(table, tmp_path_factory):
-    """The run of its rows."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch)

@@ -58,7 +58,6 @@ def write_poisoned(folder):
 
 
 def train_runs(folder):
-    """Folders of the runs by kind."""
     files = {"pictures": write_pictures(folder / "photos"), "table": write_table(folder), "plain": None}
     files["plain"], files["poisoned"] = files["pictures"], write_poisoned(folder)
     options = {

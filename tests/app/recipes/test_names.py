@@ -19,7 +19,6 @@ MODELS = {name for name in models.__all__ if isinstance(getattr(models, name), t
 
 
 def names_of(node):
-    """The names in an expression."""
     return {one.id if isinstance(one, ast.Name) else one.attr for one in ast.walk(node) if is_name(one)}
 
 

@@ -32,8 +32,6 @@ class Shrunk(torch.nn.Module):
 
 @dataclass(frozen=True)
 class ShrunkOptions(LatentOptions):
-    """Options of the model."""
-
     part: float = option(0.5, "share of z that is seen", share_between)
 
 

@@ -32,7 +32,6 @@ def test_estimate_comes_once_and_then_every_minute_what_is_left(caplog):
 
 
 def trainer_of(folder, model="fmvae", kind="binary", **options):
-    """Of a training that has not begun."""
     data = str(write_files(folder)[kind])
     given = {name: value for name, value in {"hidden": (6,), **options}.items() if name in options_of(model)}
     config = configure(model, data, **given)

@@ -36,7 +36,6 @@ def write(folder, names=NAMES, **tables):
 
 
 def rows(split):
-    """Which image each row is."""
     return (split.x[:, 0, 0, 0] // 8).tolist()
 
 

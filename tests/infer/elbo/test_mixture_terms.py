@@ -322,8 +322,6 @@ class TestScaleOfEachElement:
 
 
 class TestClassificationTerm:
-    """Δ of equation 8."""
-
     @pytest.mark.parametrize("how", ["child", "label"])
     def test_value_on_unclamped_logits(self, labels, how):
         toy, weight = Toy(standard=True), 1000.0

@@ -65,7 +65,6 @@ def assigned(fn):
 
 
 def labelled(labels):
-    """The program with labels."""
     return lambda toy: (lambda x: toy.model(x, labels), toy.guide)
 
 
@@ -164,7 +163,6 @@ def latent_superposition(x):
 
 
 def same_without_observations(x):
-    """A guide for it."""
     with pyro.plate("data", N, dim=-1):
         pyro.sample("causes", dist.Normal(torch.zeros(K), 1.0).to_event(1))
         pyro.sample("x", dist.Normal(torch.zeros(D), 1.0).to_event(1))

@@ -29,7 +29,6 @@ def mean_log1m(q: Distribution) -> Tensor:
 
 
 def mean_square(q: Distribution) -> Tensor:
-    """E[θ²]."""
     return q.mean.square() + q.variance
 
 

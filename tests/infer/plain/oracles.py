@@ -25,7 +25,6 @@ Posteriors = dict[str, Distribution]
 
 
 def naturals(guide: Any) -> dict[str, Tensor]:
-    """The guide's natural parameters."""
     return {name: p for name, p in guide.named_parameters() if isinstance(p, NaturalParameter)}
 
 

@@ -36,7 +36,6 @@ class Program:
 
     @property
     def name(self) -> str:
-        """The name of the model."""
         return self.model.__name__
 
     def arguments(self) -> tuple[Any, ...]:
@@ -52,12 +51,10 @@ class Program:
         return args, guide
 
     def known_evidence(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorates the function that computes the evidence."""
         self.evidence = function
         return function
 
     def known_update(self, function: Callable[..., Posteriors]) -> Callable[..., Posteriors]:
-        """Decorates the function that computes the update."""
         self.update = function
         return function
 

@@ -138,7 +138,6 @@ class RandomProgram:
         return FAMILIES[self.family].likelihood(*(values if self.link_first else self.linked(values)))
 
     def model(self) -> None:
-        """The program."""
         parameters, data = self.parameters(), torch.tensor(FAMILIES[self.family].data)
         if self.structure == "chain":
             self.chain(parameters, data)

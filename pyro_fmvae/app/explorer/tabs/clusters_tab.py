@@ -37,8 +37,8 @@ def clusters_tab(explored: Exploration, page: gr.Blocks) -> None:
         (one,) = (one for one in clusters(explored, of) if one.component == component)
         x = explored.points.select(torch.from_numpy(one.rows)).observations
         names = explored.row_names
-        seen = nearest.shown(x, names.values[one.rows].tolist(), names.title)
-        return [seen, draws.shown(draws_of(explored, of, component)), one.name, component]
+        shown = nearest.shown(x, names.values[one.rows].tolist(), names.title)
+        return [shown, draws.shown(draws_of(explored, of, component)), one.name, component]
 
     def give(of: int, component: int | None, text: str) -> tuple[Any, list[int]]:
         if component is None:

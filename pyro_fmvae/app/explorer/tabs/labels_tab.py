@@ -55,14 +55,14 @@ def labels_tab(explored: Exploration, session: LabelSession, page: gr.Blocks) ->
         right, number = chosen.tally
         if not chosen.given:
             return "No label yet. Each answer is kept at once."
-        kept = f"**{len(chosen.given)} labelled**, kept in {plain(explored.run.folder / TABLE)}."
+        text = f"**{len(chosen.given)} labelled**, kept in {plain(explored.run.folder / TABLE)}."
         learnt = (
             f"The model has learnt from {chosen.learnt or 'none'} of them{'' if chosen.learnt else ' yet'}."
         )
         if not number:
-            return f"{kept} {learnt}"
+            return f"{text} {learnt}"
         return (
-            f"{kept} {learnt} Before they were used, it knew {right} of {number} (**{right / number:.0%}**). "
+            f"{text} {learnt} Before they were used, it knew {right} of {number} (**{right / number:.0%}**). "
             "These are chosen to be new to it, so it knows more of the others."
         )
 

@@ -61,9 +61,10 @@ def _differences(named: Mapping[str, Evidence]) -> str:
         for name, one in named.items()
     }
     common = set.intersection(*(set(column) for column in described.values()))
-    kept = {key for key in common if len({column[key] for column in described.values()}) > 1}
+    differing = {key for key in common if len({column[key] for column in described.values()}) > 1}
     return _table(
-        named, {name: {k: v for k, v in column.items() if k in kept} for name, column in described.items()}
+        named,
+        {name: {k: v for k, v in column.items() if k in differing} for name, column in described.items()},
     )
 
 

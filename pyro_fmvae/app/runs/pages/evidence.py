@@ -77,9 +77,9 @@ class Evidence:
     @property
     def closing(self) -> dict[str, Any]:
         """The record of the model that was kept, else the last one; empty where there are no records."""
-        kept = self.kept.kept.total_steps if self.kept else None
+        step = self.kept.kept.total_steps if self.kept else None
         return next(
-            (one for one in reversed(self.records) if one["step"] == kept), (self.records or [{}])[-1]
+            (one for one in reversed(self.records) if one["step"] == step), (self.records or [{}])[-1]
         )
 
     @property
@@ -103,7 +103,6 @@ class Evidence:
 
 
 def _read(value: Any) -> str:
-    """The value of an option as it is read."""
     if isinstance(value, list | tuple):
         return ", ".join(map(_read, value)) or "none"
     if isinstance(value, float):

@@ -49,7 +49,6 @@ def _bounds(evidence: Evidence) -> str:
 
 
 def _points(name: str, measures: Mapping[str, Any]) -> str:
-    """How many points measures are of."""
     if "n" not in measures:
         return name
     left_out = measures.get("left_out", 0)

@@ -50,8 +50,8 @@ def _labels(run: Run) -> str:
 
 def _length(evidence: Evidence) -> str:
     minutes, iterations = evidence.run.config.max_minutes, evidence.run.config.iterations
-    told = ", ".join(f"{phase} {number:,}" for phase, number in iterations.items() if number)
-    budget = f"{minutes:g} minutes by the clock" if minutes else f"iterations of each phase: {told}"
+    lengths = ", ".join(f"{phase} {number:,}" for phase, number in iterations.items() if number)
+    budget = f"{minutes:g} minutes by the clock" if minutes else f"iterations of each phase: {lengths}"
     return f"Budget: {budget}. Machine: {evidence.derived.get('machine', 'not known')}."
 
 

@@ -98,5 +98,4 @@ def of_factor(run: Run, encoded: dict[str, np.ndarray], factor: int) -> list[Pro
 
 
 def _pictures(run: Run, rows: Split, of: Prototype) -> np.ndarray:
-    """Its points as pictures."""
     return to_uint8(as_pixels(run.preprocessing, rows.select(torch.from_numpy(of.rows)).observations))
