@@ -4,6 +4,7 @@ import torch
 from pyro.distributions import OneHotCategorical, TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
+from torch.nn.functional import pad
 
 from pyro_fmvae.distributions.dirichlet import DIRICHLET
 from pyro_fmvae.distributions.mixture import MixtureComponent
@@ -54,25 +55,34 @@ def codes_below(numbers: Tensor, size: int) -> Tensor:
 
 
 def of_category(values: Tensor, codes: Tensor) -> Tensor:
-    """Values of each code's category, 0 where it is missing: [N, K].
+    """Values of each code's category, 0 where it is missing: [..., N, K].
 
     Args:
-        values: of K components and L categories, [K, L].
-        codes: of :func:`codes_below`, int64 [N].
+        values: of K components and L categories, [..., K, L].
+        codes: of :func:`codes_below`, int64 [..., N].
     """
-    return torch.cat([values.mT, values.new_zeros(1, len(values))])[codes]
+    padded = pad(values, (0, 1))
+    places = torch.where(codes < 0, values.shape[-1], codes).unsqueeze(-2)
+    lead = torch.broadcast_shapes(padded.shape[:-1], places.shape[:-1])
+    return padded.expand(*lead, -1).gather(-1, places.expand(*lead, -1)).mT
 
 
 def sums_by_category(weights: Tensor, codes: Tensor, size: int) -> Tensor:
-    """Sums of weights [N, K] over the rows of each category, without missing ones: [K, size].
+    """Sums of weights [..., N, K] over the rows of each category, without missing ones: [..., K, size].
 
     Args:
-        weights: [N, K].
-        codes: of :func:`codes_below`, int64 [N].
+        weights: [..., N, K].
+        codes: of :func:`codes_below`, int64 [..., N].
         size: how many categories there are.
     """
     places = torch.where(codes < 0, size, codes)
-    return weights.new_zeros(size + 1, weights.shape[-1]).index_add_(0, places, weights)[:size].mT
+    if weights.dim() == 2:
+        return weights.new_zeros(size + 1, weights.shape[-1]).index_add_(0, places, weights)[:size].mT
+    flat, count = weights.flatten(0, -3), weights.shape[:-2].numel()
+    own = torch.arange(count, device=codes.device).unsqueeze(-1) * (size + 1) + places
+    sums = weights.new_zeros(count * (size + 1), weights.shape[-1])
+    sums.index_add_(0, own.flatten(), flat.flatten(0, 1))
+    return sums.view(*weights.shape[:-2], size + 1, -1)[..., :size, :].mT
 
 
 def indicators(codes: Tensor, size: int) -> Tensor:

@@ -55,11 +55,11 @@ def expected_log_counts(counts: Tensor, stats: Tensor) -> Tensor:
     """E[log p(x | θ_k)] = Σ_d x_d E[log θ_kd] - E[θ_kd] - log x_d! of the counts that are there.
 
     Args:
-        counts: x, [N, D], NaN where missing.
-        stats: E[log θ] and E[θ], [K, D, 2].
+        counts: x, [..., N, D], NaN where missing.
+        stats: E[log θ] and E[θ], [..., K, D, 2].
 
     Returns:
-        [N, K].
+        [..., N, K].
     """
     known = ~counts.isnan()
     x = counts.where(known, 0.0).to(stats)
@@ -67,13 +67,13 @@ def expected_log_counts(counts: Tensor, stats: Tensor) -> Tensor:
     return x @ log_rate.mT - known.to(stats) @ rate.mT - torch.lgamma(x + 1).sum(-1, keepdim=True)
 
 
-def counts_update(prior: Tensor, weights: Tensor, counts: Tensor, scale: float = 1.0) -> Tensor:
+def counts_update(prior: Tensor, weights: Tensor, counts: Tensor, scale: Tensor | float = 1.0) -> Tensor:
     """λ* of the rates given weighted counts: the shape gains Σ w x, and the rate Σ w.
 
     Args:
-        prior: λ of the rates, [K, D, 2].
-        weights: how much each row counts for each component, [N, K].
-        counts: x, [N, D], NaN where missing.
+        prior: λ of the rates, [..., K, D, 2].
+        weights: how much each row counts for each component, [..., N, K].
+        counts: x, [..., N, D], NaN where missing.
         scale: rows that each row stands for.
     """
     known = ~counts.isnan()

@@ -31,28 +31,87 @@ def kmeans(
         iterations: Lloyd's iterations after seeding.
         centres: of the first clusters, [C, *shape of a point], where they are known.
     """
-    points = points.reshape(len(points), -1)
-    mean = points.mean(0)  # cdist cancels far from 0
-    points = points - mean
-    if centres is None:
-        first = torch.randint(len(points), (1,), generator=generator)
-        centres = points[first.to(points.device)]
+    points = points.reshape(1, len(points), -1)
+    first, draws = kmeans_draws(
+        len(points[0]), num_clusters, generator, 0 if centres is None else len(centres)
+    )
+    given = None if centres is None else centres.reshape(1, len(centres), -1)
+    return kmeans_together(
+        points, num_clusters, first.unsqueeze(0), draws.unsqueeze(0), iterations, centres=given
+    )[0]
+
+
+def kmeans_draws(
+    rows: int, num_clusters: int, generator: torch.Generator | None, known: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Random numbers of the seeding of one k-means: the first row, int64 [1], and in [0, 1), [K - 1].
+
+    Args:
+        rows: number of points.
+        num_clusters: K.
+        generator: source of the random numbers, on the CPU; torch's own if None.
+        known: clusters whose centres are known; the first row is drawn if there are none.
+    """
+    first = torch.zeros(1, dtype=torch.int64) if known else torch.randint(rows, (1,), generator=generator)
+    draws = torch.rand(num_clusters - max(known, 1), generator=generator, dtype=torch.float64)
+    return first, draws
+
+
+def kmeans_together(
+    points: Tensor,
+    num_clusters: int,
+    first: Tensor,
+    draws: Tensor,
+    iterations: int = 10,
+    known: Tensor | None = None,
+    centres: Tensor | None = None,
+) -> Tensor:
+    """:func:`kmeans` of B sets of points, or from B seeds, side by side: int64 [B, N].
+
+    Args:
+        points: [B, N, F].
+        num_clusters: K.
+        first, draws: of :func:`kmeans_draws`, [B, 1] and [B, K - 1].
+        iterations: Lloyd's iterations after seeding.
+        known: 0 for points that only fill up, else 1, [B, N], those behind all others; None: all are points.
+        centres: of the first clusters, [B, C, F], where they are known.
+    """
+    weights = None if known is None else known.to(points).unsqueeze(-1)
+    if weights is None:
+        mean = points.mean(1, keepdim=True)  # squared distances cancel far from 0
     else:
-        centres = centres.reshape(len(centres), -1) - mean
-    nearest = torch.cdist(points, centres).amin(-1).square()
-    for _ in range(len(centres), num_clusters):
-        total = nearest.cumsum(0)
-        threshold = torch.rand(1, generator=generator, dtype=torch.float64).to(total) * total[-1]
-        index = torch.searchsorted(total, threshold).clamp(max=len(points) - 1)
-        centres = torch.cat([centres, points[index]])
-        nearest = torch.minimum(nearest, torch.cdist(points, points[index]).square().squeeze(-1))
+        mean = weights.mT @ points / weights.sum(1, keepdim=True)
+    points, first, draws = points - mean, first.to(points.device), draws.to(points.device)
+    squares = points.square().sum(-1)
+    centres = _taken(points, first) if centres is None else centres - mean
+    nearest = (squares.unsqueeze(-1) + _less(points, centres)).amin(-1).clamp(min=0)
+    nearest = nearest if weights is None else nearest * weights.squeeze(-1)
+    for draw in draws.unsqueeze(-1).unbind(1):
+        total = nearest.cumsum(1)
+        index = torch.searchsorted(total, draw.to(total) * total[:, -1:]).clamp(max=points.shape[1] - 1)
+        centre = _taken(points, index)
+        centres = torch.cat([centres, centre], 1)
+        nearest = torch.minimum(nearest, (squares + _less(points, centre).squeeze(-1)).clamp(min=0))
+    clusters, before = _less(points, centres).argmin(-1), None
     for _ in range(iterations):
-        members = torch.nn.functional.one_hot(torch.cdist(points, centres).argmin(-1), num_clusters).to(
-            points
-        )
-        counts = members.sum(0).unsqueeze(-1)
+        if before is not None and torch.equal(before, clusters):
+            break
+        members = torch.nn.functional.one_hot(clusters, num_clusters).to(points)
+        members = members if weights is None else members * weights
+        counts = members.sum(1).unsqueeze(-1)
         centres = torch.where(counts > 0, members.mT @ points / counts.clamp(min=1), centres)
-    return torch.cdist(points, centres).argmin(-1)
+        before, clusters = clusters, _less(points, centres).argmin(-1)
+    return clusters
+
+
+def _taken(points: Tensor, rows: Tensor) -> Tensor:
+    """Some of the points [B, N, F], by their indices [B, n]."""
+    return points.take_along_dim(rows.unsqueeze(-1), 1)
+
+
+def _less(points: Tensor, centres: Tensor) -> Tensor:
+    """Squared distances [B, N, K] of points from centres, less the squares of the points themselves."""
+    return torch.baddbmm(centres.square().sum(-1).unsqueeze(1), points, centres.mT, alpha=-2)
 
 
 @dataclass(frozen=True)

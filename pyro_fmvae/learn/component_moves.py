@@ -1,32 +1,40 @@
 """Components of a mixture of a table are joined, left out or split: what the bound gains by it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
+from torch.nn.utils.rnn import pad_sequence
 from torch.special import entr
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.infer import natural_prior
-from pyro_fmvae.infer.seeding import kmeans
+from pyro_fmvae.infer.seeding import kmeans_draws, kmeans_together
 from pyro_fmvae.learn.mixture_search import (
     LEADING,
     LONG,
     POSITIVE,
     SHORT,
     TOLERANCE,
+    Ascent,
     Fitted,
+    Reached,
     ascend,
     ascended,
+    ascended_together,
     features_of,
+    only,
+    room,
+    side_by_side,
     whitened,
 )
 from pyro_fmvae.models import ObservedMixture
-from pyro_fmvae.models.packed_numbers import PackedObservations
-from pyro_fmvae.models.table_sites import WEIGHTS, child_of
+from pyro_fmvae.models.packed_numbers import PackedNumbers, PackedObservations
+from pyro_fmvae.models.table_sites import NUMBERS, WEIGHTS, child_of
 
 EACH: Final = 10
 """Rows for each cluster of a start, at least, and for each half of a component that is split."""
@@ -44,6 +52,10 @@ SAME: Final = 0.9
 """Share of rows in common from which on two components are nearly the same."""
 TOUCHED: Final = 1e-6
 """Probability from which on a row has to do with a component."""
+NOTHING: Final = 1e-12
+"""Probability that adds nothing to an entropy but rounding."""
+PADDED: Final = 1.5
+"""Components of up to so many times as many rows are split side by side."""
 
 Make = Callable[[int, int], ObservedMixture]
 """Numbers of components and of rows → new model. Priors of its components do not depend on either.
@@ -62,6 +74,9 @@ class Sample:
         kind: a model of one component, which says what the columns are.
         observations: of :meth:`ObservedMixture.packed`.
         each: how many rows of all data each one stands for.
+        learnt: state at which a prior that new models learn begins; None: as they are made.
+        shapes: a learnt prior also learns how alike covariances are.
+        made: a model of each number of components that was asked for, of which new ones are copies.
     """
 
     make: Make
@@ -69,6 +84,9 @@ class Sample:
     kind: ObservedMixture
     observations: PackedObservations
     each: float = 1.0
+    learnt: Mapping[str, Tensor] | None = None
+    shapes: bool = False
+    made: dict[int, ObservedMixture] = field(default_factory=dict)
 
     @classmethod
     def of(cls, make: Make, x: Tensor, each: float = 1.0) -> "Sample":
@@ -83,32 +101,29 @@ class Sample:
 
     def under(self, prior: ObservedMixture) -> "Sample":
         """These rows, with new models that begin at the prior that a model has learnt."""
-
-        def make(components: int, rows: int) -> ObservedMixture:
-            model = self.make(components, rows)
-            if model.learnt is not None and prior.learnt is not None:
-                model.learnt.load_state_dict(prior.learnt.state_dict())
-            return model
-
-        return replace(self, make=make)
+        if prior.learnt is None:
+            return self
+        state = {name: value.clone() for name, value in prior.learnt.state_dict().items()}
+        return replace(self, learnt=state)
 
     def alike(self) -> "Sample":
         """These rows, with new models whose learnt prior also learns how alike covariances are.
 
         Covariances that are nearly the same leave fewer local maxima.
         """
-
-        def make(components: int, rows: int) -> ObservedMixture:
-            model = self.make(components, rows)
-            if model.learnt is not None:
-                model.learnt.shapes = True
-            return model
-
-        return replace(self, make=make)
+        return replace(self, shapes=True)
 
     def model(self, components: int, start: ObservedMixture | None = None) -> ObservedMixture:
         """A new model of these rows; where a start is given, with its posterior and learnt prior."""
-        model = self.make(components, max(round(self.each * len(self.x)), 1))
+        if components not in self.made:
+            self.made[components] = self.make(components, 1)
+            self.made[components].natural_priors()  # are copied, too
+        model = deepcopy(self.made[components])
+        model.num_data = max(round(self.each * len(self.x)), 1)
+        if model.learnt is not None:
+            model.learnt.shapes = model.learnt.shapes or self.shapes
+            if self.learnt is not None:
+                model.learnt.load_state_dict(self.learnt)
         if start is not None:
             model.load_state_dict(start.state_dict())
         return model
@@ -135,6 +150,48 @@ class Sample:
             model, self.observations, gamma, iterations, tolerance=tolerance * self.each, learn=learn
         )
 
+    def taken(self, rows: Tensor) -> PackedObservations:
+        """Observations of rows of C mixtures side by side, by their indices [C, n]."""
+        return {
+            name: part.chosen(rows) if isinstance(part, PackedNumbers) else part[rows]
+            for name, part in self.observations.items()
+        }
+
+    def ascents(
+        self,
+        observations: PackedObservations,
+        known: Tensor,
+        gamma: Tensor,
+        iterations: int,
+        tolerance: float,
+    ) -> list[Reached]:
+        """:meth:`fit` to rows of C mixtures side by side, or of one.
+
+        Args:
+            observations: observations of the rows, by :meth:`taken`; of one that has to be alone, without C.
+            known: 0 for rows that only fill up, else 1, [C, n].
+            gamma: responsibilities, [C, n, K].
+            iterations, tolerance: as for :meth:`fit`.
+        """
+        counts = known.sum(-1)
+        scale = (self.each * counts).round().clamp(min=1) / counts
+        model, least = self.model(gamma.shape[-1]), tolerance * self.each * counts
+        if not side_by_side(observations):
+            return Ascent(model, observations, gamma[0], scale[0]).run(
+                iterations, least[0], torch.inf, learn=False
+            )
+        gamma = (gamma * known.unsqueeze(-1)).mT.contiguous().mT
+        return Ascent(model, observations, gamma, scale, known=known).run(
+            iterations, least, torch.inf, learn=False
+        )
+
+    @property
+    def width(self) -> int:
+        """Numbers that are kept of a row."""
+        numbers = self.observations.get(NUMBERS)
+        packed = numbers.own_statistics.shape[0] if isinstance(numbers, PackedNumbers) else 0
+        return packed + self.x.shape[1]
+
     def given(self, gamma: Tensor, start: ObservedMixture | None = None) -> ObservedMixture:
         """The posterior given responsibilities, [N, K]: exact unless numbers are missing.
 
@@ -158,14 +215,46 @@ class Sample:
         """
         features = features_of(self.x, self.kind.levels)
         space = whitened(features) if white and self.kind.sites.full else features
-        found = [one_hot(kmeans(space, count, generator), count).double() for _ in range(tries)]
-        return found[0] if tries == 1 else max(found, key=lambda gamma: _between(space.double(), gamma))
+        draws = [kmeans_draws(len(space), count, generator) for _ in range(tries)]
+        first, others = (torch.stack(part) for part in zip(*draws, strict=True))
+        gammas = one_hot(kmeans_together(space.expand(tries, -1, -1), count, first, others), count).double()
+        return gammas[0] if tries == 1 else max(gammas, key=lambda gamma: _between(space.double(), gamma))
 
 
 def _between(points: Tensor, members: Tensor) -> float:
     """Sum of squares between clusters, of points [N, F] and one-hot clusters [N, K]."""
     sums, counts = members.mT @ (points - points.mean(0)), members.sum(0).clamp(min=1.0)
     return float((sums.square().sum(-1) / counts).sum())
+
+
+def fits(
+    samples: Sequence[Sample],
+    gammas: Sequence[Tensor],
+    iterations: int = LONG,
+    learn: bool = False,
+    tolerance: float = SETTLED,
+) -> list[Fitted]:
+    """:meth:`Sample.fit` of the same rows under several priors, side by side for equal numbers of components.
+
+    Args:
+        samples: of the same rows.
+        gammas: responsibilities, [N, K] each.
+        iterations, learn, tolerance: as for :meth:`Sample.fit`.
+    """
+    found: dict[int, Fitted] = {}
+    for size in {gamma.shape[1] for gamma in gammas}:
+        numbers = [number for number, gamma in enumerate(gammas) if gamma.shape[1] == size]
+        first = samples[numbers[0]]
+        fitted = ascended_together(
+            [samples[number].model(size) for number in numbers],
+            first.observations,
+            [gammas[number] for number in numbers],
+            iterations,
+            tolerance=tolerance * first.each,
+            learn=learn,
+        )
+        found.update(zip(numbers, fitted, strict=True))
+    return [found[number] for number in range(len(gammas))]
 
 
 def joined(gamma: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
@@ -188,14 +277,18 @@ def pair_gains(
         least: only pairs that gain more are told.
         start: as for :meth:`Sample.given`.
     """
-    gains, entropy, found = union_gains(sample.given(gamma, start)), entr(gamma).sum(0), []
+    gains = union_gains(sample.given(gamma, start)).triu(1)
     gains = torch.where(torch.ones_like(gains).triu(1) > 0, gains, -torch.inf)
-    for first, second in (gains > least).nonzero().tolist():  # entropy that is lost only lowers it
-        union = entr(gamma[:, first] + gamma[:, second]).sum() - entropy[first] - entropy[second]
-        gain = float(gains[first, second] + sample.each * union)
-        if gain > least:
-            found.append((gain, first, second))
-    return sorted(found, reverse=True)
+    firsts = (gains > least).any(-1).nonzero().squeeze(-1)  # entropy that is lost only lowers it
+    alone = entr(gamma)
+    for first in firsts.tolist():
+        rows = (gamma[:, first] > NOTHING).nonzero().squeeze(-1)
+        own, others = gamma[rows, first, None], gamma[rows, first + 1 :]
+        lost = alone[rows, first, None] + alone[rows, first + 1 :] - entr(own + others)
+        gains[first, first + 1 :] -= sample.each * lost.sum(0)
+    pairs = (gains > least).nonzero()
+    values = gains[tuple(pairs.T)].tolist()
+    return sorted(((gain, *pair) for gain, pair in zip(values, pairs.tolist(), strict=True)), reverse=True)
 
 
 def disjoint(pairs: Sequence[tuple[float, int, int]]) -> list[tuple[int, int]]:
@@ -216,14 +309,15 @@ def union_gains(model: ObservedMixture) -> Tensor:
     above the diagonal is filled.
     """
     gains = _weight_gains(model).triu(1)
+    first, second = torch.triu_indices(model.components, model.components, 1, device=gains.device)
     for name, prior in model.natural_priors().items():
         if name != WEIGHTS:
             q = model.natural(name)
-            own, before = q.natural, prior.natural.expand_as(q.natural)
-            alone, nothing = _log_normalizer(q, own), _log_normalizer(q, before[:1])
-            for first in range(model.components - 1):
-                union = _log_normalizer(q, own[first] + own[first + 1 :] - before[first + 1 :])
-                gains[first, first + 1 :] += union + nothing - alone[first] - alone[first + 1 :]
+            own, before = q.natural, prior.natural[:1]
+            alone, nothing = _log_normalizer(q, own), _log_normalizer(q, before)
+            most = max(room(own.device) // (2 * own[0].numel()), 1)
+            for a, b in zip(first.split(most), second.split(most), strict=True):
+                gains[a, b] += _log_normalizer(q, own[a] + own[b] - before) + nothing - alone[a] - alone[b]
     return gains
 
 
@@ -242,17 +336,19 @@ def deletion_gain(sample: Sample, model: ObservedMixture, gamma: Tensor, gone: i
     """
     rows = (gamma[:, gone] > TOUCHED).nonzero().squeeze(-1)
     left = torch.arange(gamma.shape[1], device=gamma.device) != gone
-    observed, before = model.packed(sample.x[rows]), gamma[rows]
-    after = model.table(observed, left).softmax(-1)
+    observations, before = model.packed(sample.x[rows]), gamma[rows]
+    after = model.table(observations, left).softmax(-1)
     more = (after - before) * left
     gain = sample.each * float(entr(after).sum() - entr(before).sum())
     counts = sample.each * gamma.sum(0)
     moved = (counts + sample.each * more.sum(0))[left]
     gain += float(_weight_evidence(model, moved) - _weight_evidence(model, counts))
     for name, prior in model.natural_priors().items():
-        if name != WEIGHTS and child_of(name) in observed:
+        if name != WEIGHTS and child_of(name) in observations:
             q = model.natural(name)
-            own = model.conjugate(child_of(name), q.natural, observed[child_of(name)], more, sample.each)
+            own = model.sites.conjugate(
+                child_of(name), q.natural, observations[child_of(name)], more, q.expected_stats(), sample.each
+            )
             gain += float((_log_normalizer(q, own) - _log_normalizer(q, q.natural))[left].sum())
             gain += float(_log_normalizer(q, prior.natural.expand_as(q.natural)[:1]))
             gain -= float(_log_normalizer(q, q.natural[gone : gone + 1]))
@@ -269,12 +365,15 @@ def _weight_gains(model: ObservedMixture) -> Tensor:
     if model.components == 1:
         return torch.zeros(1, 1, dtype=torch.float64, device=model.device)
     counts = model.counts()
-    before, gains = _weight_evidence(model, counts), []
-    for gone in range(model.components):
-        unions = counts + counts[gone] * torch.eye(len(counts), dtype=counts.dtype, device=counts.device)
-        staying = torch.arange(len(counts), device=counts.device) != gone
-        gains.append(_weight_evidence(model, unions[:, staying]) - before)
-    return torch.stack(gains, -1)
+    size, before, gains = len(counts), _weight_evidence(model, counts), []
+    same = torch.eye(size, dtype=counts.dtype, device=counts.device)
+    each = torch.arange(size, device=counts.device)
+    staying = each[:-1] + (each[:-1] >= each.unsqueeze(-1))  # all but the one, [K, K - 1]
+    for gone in each.split(max(room(counts.device) // size**2, 1)):
+        unions = counts + counts[gone, None, None] * same
+        left = staying[gone].unsqueeze(1).expand(-1, size, -1)
+        gains.append(_weight_evidence(model, unions.gather(-1, left)) - before)
+    return torch.cat(gains).mT
 
 
 def _weight_evidence(model: ObservedMixture, counts: Tensor) -> Tensor:
@@ -300,36 +399,88 @@ class Splits:
 
     def __init__(self, sample: Sample, generator: torch.Generator) -> None:
         self.sample, self.generator = sample, generator
-        self._failed = torch.full((len(sample.x),), -1, device=sample.x.device)
+        self._failed = torch.full((len(sample.x),), -1)
         self._sizes: list[int] = []
 
     def gains(self, gamma: Tensor) -> dict[int, Parts]:
         """Splits that raise the bound of a component's own rows, by component, at responsibilities [N, K]."""
-        found, nearest = {}, gamma.argmax(-1)
-        for component in range(gamma.shape[1]):
-            rows = (nearest == component).nonzero().squeeze(-1)
-            if len(rows) < 2 * EACH or self._known(rows):
-                continue
-            gain, share = self._halves(self.sample.part(rows))
+        nearest, found = gamma.argmax(-1).cpu(), {}
+        own = nearest.argsort(stable=True).split(nearest.bincount(minlength=gamma.shape[1]).tolist())
+        tried = {
+            component: rows
+            for component, rows in enumerate(own)
+            if len(rows) >= 2 * EACH and not self._known(rows)
+        }
+        for (component, rows), (gain, share) in zip(
+            tried.items(), self._halves(list(tried.values())), strict=True
+        ):
             if gain > POSITIVE:
-                second = torch.zeros_like(gamma[:, 0]).index_copy(0, rows, share) * gamma[:, component]
+                places = rows.to(gamma.device)
+                second = torch.zeros_like(gamma[:, 0]).index_copy(0, places, share) * gamma[:, component]
                 found[component] = gain, torch.stack([gamma[:, component] - second, second], -1)
             else:
                 self._failed[rows] = len(self._sizes)
                 self._sizes.append(len(rows))
         return found
 
-    def _halves(self, own: Sample) -> tuple[float, Tensor]:
-        """Gain of two components over one, and the second's responsibilities, [n].
+    def _halves(self, own: Sequence[Tensor]) -> list[tuple[float, Tensor]]:
+        """Gain of two components over one of rows [n] each, and the second's responsibilities, [n].
 
         Halves are those of k-means of the rows, or if these gain nothing, of whitened rows.
         """
-        one = own.fit(torch.ones(len(own.x), 1, dtype=torch.float64, device=own.x.device), 1)
-        for white in False, True:
-            two = own.fit(own.clusters(2, white, self.generator), HALVED, tolerance=ROUGH)
-            if two.bound > one.bound + POSITIVE:
-                break
-        return two.bound - one.bound, two.gamma[:, 1]
+        found: dict[int, tuple[float, Tensor]] = {}
+        for batch in self._batches(own):
+            sample, left = self.sample, list(batch)
+            rows, known = _padded([own[number] for number in batch], sample.x.device)
+            if side_by_side(sample.observations):
+                observations = sample.taken(rows)
+            else:
+                sample = sample.part(rows[0])
+                observations = sample.observations
+            ones = known.unsqueeze(-1)
+            alone = [one.bound for one in sample.ascents(observations, known, ones, 1, SETTLED)]
+            for white in False, True:
+                gamma = self._halved([own[number] for number in left], known, white)
+                for number, two in zip(
+                    left, sample.ascents(observations, known, gamma, HALVED, ROUGH), strict=True
+                ):
+                    gain = two.bound - alone[batch.index(number)]
+                    found[number] = gain, two.gamma[: len(own[number]), 1]
+                again = [place for place, number in enumerate(left) if found[number][0] <= POSITIVE]
+                if not again:
+                    break
+                if len(again) < len(left):
+                    left = [left[place] for place in again]
+                    observations, known = only(observations, again), known[again]
+        return [found[number] for number in range(len(own))]
+
+    def _batches(self, own: Sequence[Tensor]) -> list[list[int]]:
+        """Numbers of the candidates that are tried side by side: of about as many rows, and not too many."""
+        found: list[list[int]] = []
+        together = side_by_side(self.sample.observations)
+        most = room(self.sample.x.device) // self.sample.width
+        for number in sorted(range(len(own)), key=lambda number: -len(own[number])):
+            longest = len(own[found[-1][0]]) if found else 0
+            alike = longest <= PADDED * len(own[number])
+            if found and together and alike and longest * (len(found[-1]) + 1) <= most:
+                found[-1].append(number)
+            else:
+                found.append([number])
+        return found
+
+    def _halved(self, own: Sequence[Tensor], known: Tensor, white: bool) -> Tensor:
+        """One-hot halves of rows [n] each, by k-means of the rows, whitened or not: float64 [C, most n, 2].
+
+        ``known`` is 1 for the rows, and 0 for what fills up, [C, most n].
+        """
+        x, kind = self.sample.x, self.sample.kind
+        features = pad_sequence([features_of(x[rows.to(x.device)], kind.levels) for rows in own], True)
+        features = pad(features, (0, 0, 0, known.shape[1] - features.shape[1]))
+        if white and kind.sites.full:
+            features = whitened(features, known)
+        draws = [kmeans_draws(len(rows), 2, self.generator) for rows in own]
+        first, others = (torch.stack(part) for part in zip(*draws, strict=True))
+        return one_hot(kmeans_together(features, 2, first, others, known=known), 2).double()
 
     def _known(self, rows: Tensor) -> bool:
         """Were nearly these rows together when a split failed?"""
@@ -337,6 +488,13 @@ class Splits:
         number = int(before.mode().values)
         together = int((before == number).sum())
         return number >= 0 and together > SAME * max(len(rows), self._sizes[number])
+
+
+def _padded(own: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Indices of rows [n] each as one tensor, filled up with 0, and 1 where they are rows: [C, n] each."""
+    rows = pad_sequence(list(own), True)
+    sizes = torch.tensor([len(each) for each in own]).unsqueeze(-1)
+    return rows.to(device), (torch.arange(rows.shape[1]) < sizes).double().to(device)
 
 
 def parted(gamma: Tensor, parts: Mapping[int, Parts]) -> Tensor:
@@ -417,8 +575,8 @@ def _best_start(
     sample: Sample, components: int, generator: torch.Generator, starts: int, learn: bool
 ) -> Fitted:
     """The best of several k-means starts, each of them improved a little."""
-    clusters = (sample.clusters(components, start % 2 == 1, generator) for start in range(starts))
-    return max((sample.fit(gamma, SHORT, learn) for gamma in clusters), key=lambda fitted: fitted.bound)
+    clusters = [sample.clusters(components, start % 2 == 1, generator) for start in range(starts)]
+    return max(fits([sample] * starts, clusters, SHORT, learn), key=lambda fitted: fitted.bound)
 
 
 def best_mixture(sample: Sample, components: int, generator: torch.Generator, starts: int = 1) -> Fitted:
@@ -436,39 +594,55 @@ def best_mixture(sample: Sample, components: int, generator: torch.Generator, st
         generator: source of the random numbers, on the CPU.
         starts: how many; every other pair is of whitened rows if covariances are full.
     """
-    begun = []
+    kinds = []
     for start in range(starts if components > 1 else 1):
         own = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        white, many = start // 2 % 2 == 1, start % 2 == 1
-        begun.append((_started(sample, components, white, many, own), own))
-    first, *others = begun
+        kinds.append(Kind(start // 2 % 2 == 1, start % 2 == 1, own))
+    first, *others = zip(_started(sample, components, kinds), kinds, strict=True)
     others = sorted(others, key=lambda start: -start[0].bound)[: LEADING - 1]
-    settled = [_settled(sample, *start) for start in (first, *others)]
+    begun = [first, *others]
+    ended = fits([sample] * len(begun), [fitted.gamma for fitted, _ in begun], learn=True)
+    settled = [(fitted, kind.generator) for fitted, (_, kind) in zip(ended, begun, strict=True)]
     better = [start for start in settled[1:] if start[0].bound > settled[0][0].bound + POSITIVE]
     return max((_swapped(sample, *start) for start in (settled[0], *better)), key=lambda fitted: fitted.bound)
 
 
-def _settled(sample: Sample, found: Fitted, generator: torch.Generator) -> tuple[Fitted, torch.Generator]:
-    """A start, improved to the end."""
-    return sample.fit(found.gamma, learn=True), generator
+class Kind(NamedTuple):
+    """Kind of a start."""
+
+    white: bool
+    """Rows are whitened."""
+    many: bool
+    """Of twice as many clusters, which are merged."""
+    generator: torch.Generator
+    """Source of its random numbers, on the CPU."""
 
 
-def _started(sample: Sample, components: int, white: bool, many: bool, generator: torch.Generator) -> Fitted:
-    """A mixture of clusters of k-means, improved a little; or of twice as many, of which pairs are merged.
+def _started(sample: Sample, components: int, kinds: Sequence[Kind]) -> list[Fitted]:
+    """Mixtures of clusters of k-means, improved a little; or of twice as many, of which pairs are merged.
 
     A prior that is learnt learns how alike covariances are, too, until the start is improved to the end.
     """
-    sample = sample.alike()
+    samples = [sample.alike()] * len(kinds)
     most = max(len(sample.x) // EACH, components)
-    count = min(2 * components, most) if many else components
-    gamma = sample.clusters(count, white, generator, SEEDS)
-    while count > components:
-        found = sample.fit(gamma, SHORT, learn=True, tolerance=ROUGH)
-        sample = sample.under(found.model)
-        pairs = disjoint(pair_gains(sample, found.gamma, -torch.inf, found.model))
-        pairs = pairs[: max((count - components) // 2, 1)]
-        gamma, count = joined(found.gamma, pairs), count - len(pairs)
-    return sample.fit(gamma, SHORT, learn=True)
+    gammas = [
+        sample.clusters(min(2 * components, most) if many else components, white, generator, SEEDS)
+        for white, many, generator in kinds
+    ]
+    while large := [number for number, gamma in enumerate(gammas) if gamma.shape[1] > components]:
+        found = fits(
+            [samples[number] for number in large],
+            [gammas[number] for number in large],
+            SHORT,
+            learn=True,
+            tolerance=ROUGH,
+        )
+        for number, fitted in zip(large, found, strict=True):
+            samples[number] = samples[number].under(fitted.model)
+            pairs = disjoint(pair_gains(samples[number], fitted.gamma, -torch.inf, fitted.model))
+            left = max((gammas[number].shape[1] - components) // 2, 1)
+            gammas[number] = joined(fitted.gamma, pairs[:left])
+    return fits(samples, gammas, SHORT, learn=True)
 
 
 def _swapped(sample: Sample, found: Fitted, generator: torch.Generator) -> Fitted:

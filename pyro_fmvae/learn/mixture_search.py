@@ -10,13 +10,15 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.category import codes_below, indicators
 from pyro_fmvae.distributions.exponential_family import blend
 from pyro_fmvae.infer.ranks import now
 from pyro_fmvae.infer.seeding import kmeans
+from pyro_fmvae.models.learnt_prior import LearntPrior
 from pyro_fmvae.models.observed_mixture import ObservedMixture
-from pyro_fmvae.models.packed_numbers import PackedObservations
-from pyro_fmvae.models.table_sites import COUNTS, WEIGHTS, child_of
+from pyro_fmvae.models.packed_numbers import PackedNumbers, PackedObservations
+from pyro_fmvae.models.table_sites import COUNTS, NUMBERS, WEIGHTS, child_of, parameter_of
 
 # Steps of a mixture of table rows towards its conjugate posterior, and the bound that they raise.
 
@@ -49,7 +51,8 @@ def updated(
         if name == WEIGHTS:
             after[name] = natural + scale * model.prior.weights.statistics(gamma.double().sum(0))
         elif child in observations:
-            after[name] = model.conjugate(child, natural, observations[child], gamma, scale)
+            stats = model.natural(name).expected_stats()
+            after[name] = model.sites.conjugate(child, natural, observations[child], gamma, stats, scale)
     return after
 
 
@@ -98,6 +101,8 @@ def bound_of(model: ObservedMixture, table: Tensor) -> float:
 
 LARGEST: Final = 2**22
 """Numbers in a tensor, at most, unless a single row needs more."""
+SHARE: Final = 256
+"""But on a GPU one for so many bytes of free memory, if these are more."""
 
 
 class Rows(NamedTuple):
@@ -199,14 +204,13 @@ def sufficient_statistics(model: ObservedMixture, rows: Rows) -> tuple[dict[str,
     """
     stats = {name: model.natural(name).expected_stats() for name in model.natural_priors()}
     sums = {name: torch.zeros_like(value) for name, value in stats.items()}
-    beside = 0.0
-    for x, weights in rows.split(max(LARGEST // (model.components * model.dim), 1)):
+    beside = rows.weights.new_zeros(())
+    for x, weights in rows.split(max(room(rows.x.device) // (model.components * model.dim), 1)):
         observations = model.packed(x)
-        table = model.table(observations)
-        beside += float(weights @ table.logsumexp(-1))
-        gamma = weights.unsqueeze(-1) * table.softmax(-1)
-        sums = updated(model, sums, observations, gamma)
-    return sums, beside - float(sum((sums[name] * stats[name]).sum() for name in sums))
+        of_rows, gamma = _shares(model.table(observations))
+        beside += weights @ of_rows
+        sums = updated(model, sums, observations, weights.unsqueeze(-1) * gamma)
+    return sums, float(beside - sum((sums[name] * stats[name]).sum() for name in sums))
 
 
 STARTS = 10
@@ -286,16 +290,228 @@ def ascended(
 
     A prior that is learnt stays as it is unless ``learn``.
     """
-    before = -math.inf
-    gamma = gamma[:, model.prior.weights.order(gamma.sum(0))]
-    for _ in range(iterations):
-        ascend(model, observations, gamma, learn=learn)
-        table = model.table(observations)
-        bound, gamma = bound_of(model, table), table.softmax(-1)
-        if bound - before < tolerance * len(gamma) or now() > until:
-            break
-        before = bound
-    return Fitted(model, gamma, bound, table.logsumexp(-1))
+    return ascended_together([model], observations, [gamma], iterations, until, tolerance, learn)[0]
+
+
+def ascended_together(
+    models: Sequence[ObservedMixture],
+    observations: PackedObservations,
+    gammas: Sequence[Tensor],
+    iterations: int = LONG,
+    until: float = math.inf,
+    tolerance: float = TOLERANCE,
+    learn: bool = True,
+) -> list[Fitted]:
+    """:func:`ascended` of several mixtures of as many components, side by side where that is possible.
+
+    Args:
+        models: of one make, each changed in place.
+        observations: observations of all rows.
+        gammas: responsibilities, [N, K] each.
+        iterations, until, tolerance, learn: as for :func:`ascended`.
+    """
+    first, rows = models[0], len(gammas[0])
+    if len(models) > 1 and (
+        not side_by_side(observations) or len(models) * gammas[0].numel() > room(gammas[0].device)
+    ):
+        return [
+            ascended_together([model], observations, [gamma], iterations, until, tolerance, learn)[0]
+            for model, gamma in zip(models, gammas, strict=True)
+        ]
+    gamma, learnt, found = gammas[0].double(), first.learnt, []
+    if len(models) > 1:
+        gamma = torch.stack([each.mT for each in gammas]).double().mT
+        if learnt is not None:
+            learnt = LearntPrior.together([model.learnt for model in models if model.learnt is not None])
+    ascent = Ascent(first, observations, gamma, gamma.new_full((), first.num_data / rows), learnt)
+    for model, reached in zip(models, ascent.run(iterations, tolerance * rows, until, learn), strict=True):
+        with torch.no_grad():
+            for name, value in reached.natural.items():
+                model.posterior_of(name).natural.copy_(value)
+        if model.learnt is not None and len(models) > 1:
+            model.learnt.load_state_dict(reached.prior)
+        found.append(Fitted(model, reached.gamma, reached.bound, reached.rows))
+    return found
+
+
+def side_by_side(observations: PackedObservations) -> bool:
+    """May mixtures of these rows be improved side by side? Not where numbers are filled in, or too many."""
+    numbers = observations.get(NUMBERS)
+    return numbers is None or (isinstance(numbers, PackedNumbers) and numbers.gaps is None)
+
+
+class Reached(NamedTuple):
+    """Where the ascent of a mixture ended."""
+
+    gamma: Tensor
+    """Responsibilities, [N, K]."""
+    bound: float
+    """In nats for all rows."""
+    rows: Tensor
+    """Part of it that each row has, [N]."""
+    natural: dict[str, Tensor]
+    """λ of each site."""
+    prior: dict[str, Tensor]
+    """State of the prior, where it is learnt."""
+
+
+class Ascent:
+    """Coordinate ascent of a mixture, or of S mixtures of as many components, until their bounds hardly rise.
+
+    With S in front, there is one operation on all of them where S would be needed. Each mixture ends by
+    itself, with the numbers that it would reach alone, but for rounding.
+
+    Args:
+        model: says what the sites are, and their priors, and where missing numbers are filled in, by what.
+        observations: observations of N rows, [N, ...], or of rows of each mixture, [S, N, ...].
+        gamma: responsibilities, [N, K], or [S, N, K].
+        scale: rows that each row stands for, [] or [S].
+        learnt: the prior of the numbers, if it is learnt, of batch shape [] or [S]; changed in place.
+        known: 0 for rows that only fill up, else 1, [S, N]; None: all are rows.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        model: ObservedMixture,
+        observations: PackedObservations,
+        gamma: Tensor,
+        scale: Tensor,
+        learnt: LearntPrior | None = None,
+        known: Tensor | None = None,
+    ) -> None:
+        self.model, self.observations, self.scale, self.learnt, self.known = (
+            model,
+            observations,
+            scale,
+            learnt,
+            known,
+        )
+        order = model.prior.weights.order(gamma.sum(-2)).unsqueeze(-2)
+        self.gamma = gamma.double().take_along_dim(order, -1)
+        self.priors = {  # all components have the same
+            name: prior.natural if name == WEIGHTS else prior.natural[:1]
+            for name, prior in model.natural_priors().items()
+        }
+        self.members: dict[str, NaturalDistribution] = {}
+        if not side_by_side(observations):  # the first update fills in by the model's own
+            self.members = {name: model.natural(name) for name in self.priors}
+        self._learn(False)
+
+    @torch.no_grad()
+    def run(self, iterations: int, tolerance: float | Tensor, until: float, learn: bool) -> list[Reached]:
+        """Updates until each mixture gains less than the tolerance, [] or [S], in nats, by one."""
+        lead = self.gamma.shape[:-2]
+        active = list(range(lead.numel()))
+        found: dict[int, Reached] = {}
+        least = torch.as_tensor(tolerance).expand(lead).flatten().tolist()
+        before, last = [-math.inf] * len(active), iterations - 1
+        for iteration in range(iterations):
+            self._update(learn)
+            rows, self.gamma = _shares(self._table())
+            if self.known is not None:
+                rows, self.gamma = rows * self.known, self.gamma * self.known.unsqueeze(-1)
+            bounds = (self.scale * rows.sum(-1) - self._divergence()).flatten().tolist()
+            late = iteration == last or now() > until
+            for place, number in enumerate(active):
+                gain = bounds[place] - before[number]
+                if number not in found and (late or gain < least[number]):
+                    found[number] = self._reached(place if lead else None, bounds[place], rows)
+                before[number] = bounds[place]
+            if len(found) == len(before):
+                break
+            left = [place for place, number in enumerate(active) if number not in found]
+            if 2 * len(left) <= len(active):
+                self._only(left)
+                active = [active[place] for place in left]
+        return [found[number] for number in range(len(before))]
+
+    def _update(self, learn: bool) -> None:
+        sites, counts = self.model.sites, self.gamma.sum(-2)
+        for name, prior in self.priors.items():
+            child = child_of(name)
+            if name == WEIGHTS:
+                statistics = self.model.prior.weights.statistics(self.scale.unsqueeze(-1) * counts)
+                natural = prior + statistics
+            elif child in self.observations:
+                scale = self.scale.view(*self.scale.shape, *[1] * self.model.posterior_of(name).natural.dim())
+                stats = self.members[name].expected_stats() if name in self.members else prior
+                natural = sites.conjugate(child, prior, self.observations[child], self.gamma, stats, scale)
+            else:
+                natural = self.model.natural(name).natural
+            self.members[name] = self.model.posterior_of(name).kind(natural, validate_args=False)
+        if learn:
+            self._learn(True)
+
+    def _learn(self, update: bool) -> None:
+        """The prior of the numbers as it is learnt."""
+        if self.learnt is not None:
+            name = parameter_of(NUMBERS)
+            if update:
+                self.learnt.update(self.members[name])
+            self.priors[name] = self.learnt.natural(self.gamma.device).unsqueeze(-2)
+
+    def _table(self) -> Tensor:
+        """As :meth:`ObservedMixture.table`, [..., N, K]."""
+        weights = self.model.prior.weights.log_weights(self.members[WEIGHTS].expected_stats())
+        total = weights if self.gamma.dim() == 2 else weights.unsqueeze(-2)
+        for child, observations in sorted(self.observations.items(), key=lambda item: item[0] == NUMBERS):
+            stats = self.members[parameter_of(child)].expected_stats()
+            total = total + self.model.sites.log_likelihoods(child, observations, stats, total)
+        return total.expand(self.gamma.shape)
+
+    def _divergence(self) -> Tensor:
+        """KL of all parameters from their priors, for each mixture."""
+        lead, found = self.gamma.dim() - 2, []
+        for name, prior in self.priors.items():
+            q = self.members[name]
+            apart = q.family.relative_entropy(q.natural, prior, q.expected_stats())
+            found.append(apart.unsqueeze(-1).flatten(lead).sum(-1))
+        return torch.stack(found).sum(0)
+
+    def _reached(self, place: int | None, bound: float, rows: Tensor) -> Reached:
+        natural = {name: q.natural for name, q in self.members.items()}
+        prior = {} if self.learnt is None else dict(self.learnt.state_dict())
+        if place is None:
+            return Reached(self.gamma, bound, rows, natural, prior)
+        of_one = [{name: value[place].clone() for name, value in part.items()} for part in (natural, prior)]
+        return Reached(self.gamma[place].clone(), bound, rows[place].clone(), *of_one)
+
+    def _only(self, left: Sequence[int]) -> None:
+        """Go on with some of the mixtures."""
+        self.gamma, self.members = self.gamma[left], {}
+        if self.scale.dim():
+            self.scale = self.scale[left]
+        if self.known is not None:
+            self.known = self.known[left]
+            self.observations = only(self.observations, left)
+        if self.learnt is not None:
+            self.learnt.only(left)
+            self._learn(False)
+
+
+def only(observations: PackedObservations, chosen: Sequence[int]) -> PackedObservations:
+    """Observations of some of the mixtures whose rows lie side by side, by their numbers."""
+    return {
+        name: part.only(chosen) if isinstance(part, PackedNumbers) else part[list(chosen)]
+        for name, part in observations.items()
+    }
+
+
+def _shares(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Log of the sum of exponentials of a table [..., N, K], [..., N]; and their shares, [..., N, K]."""
+    across = table.mT  # as it is laid out
+    most = across.amax(-2, keepdim=True)
+    sizes = (across - most).exp_()
+    total = sizes.sum(-2, keepdim=True)
+    return (most + total.log()).squeeze(-2), sizes.div_(total).mT
+
+
+def room(device: torch.device) -> int:
+    """Numbers that tensors of one step may hold: a GPU takes more at a time, as far as its memory allows."""
+    if device.type != "cuda":
+        return LARGEST
+    return max(LARGEST, torch.cuda.mem_get_info(device)[0] // SHARE)
 
 
 def best_start(
@@ -473,6 +689,8 @@ def features_of(x: Tensor, levels: Sequence[int]) -> Tensor:
 
     A column of many categories has indicators of the most frequent ones alone.
     """
+    if not any(levels):
+        return x.nan_to_num(0.0)
     parts = []
     for column, size in zip(x.unbind(-1), levels, strict=True):
         if size == COUNTS:
@@ -494,8 +712,17 @@ def _scaled_root(counts: Tensor) -> Tensor:
     return gaps / spread if spread > 0 else gaps
 
 
-def whitened(features: Tensor) -> Tensor:
-    """Principal components of rows [N, F], each of unit variance, without those of next to no variance."""
-    centred = features - features.mean(0)
-    left, scales, _ = torch.linalg.svd(centred, full_matrices=False)
-    return math.sqrt(len(features)) * left[:, scales >= NEGLIGIBLE * scales[0]]
+def whitened(features: Tensor, known: Tensor | None = None) -> Tensor:
+    """Principal components of rows [..., N, F], each of unit variance; those of next to no variance are 0.
+
+    Args:
+        features: rows.
+        known: 0 for rows that only fill up, else 1, [..., N]; None: all are rows.
+    """
+    weights = features.new_ones(features.shape[:-1]) if known is None else known.to(features)
+    count = weights.sum(-1)[..., None, None]
+    centred = (features - weights.unsqueeze(-2) @ features / count) * weights.unsqueeze(-1)
+    squares, axes = torch.linalg.eigh(centred.double().mT @ centred.double())
+    scales = squares.clamp(min=0).sqrt().unsqueeze(-2)
+    wide = scales >= NEGLIGIBLE * scales[..., -1:]
+    return centred @ torch.where(wide, axes * count.double().sqrt() / scales, 0.0).to(centred)

@@ -1,6 +1,8 @@
 """The prior of a mixture's covariances, chosen by the data: type II maximum likelihood."""
 
 import math
+from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any, Final
 
 import numpy as np
@@ -8,7 +10,14 @@ import scipy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor, nn
 
-from pyro_fmvae.distributions import ColumnNormalGamma, NaturalDistribution, NormalWishart
+from pyro_fmvae.distributions import (
+    COLUMN_NORMAL_GAMMA,
+    NORMAL_WISHART,
+    ColumnNormalGamma,
+    ExponentialFamily,
+    NaturalDistribution,
+    NormalWishart,
+)
 from pyro_fmvae.distributions import packed_matrices as packed
 
 LEAST_VARIANCE: Final = 1e-3
@@ -93,34 +102,67 @@ class LearntPrior(nn.Module):
             return NormalWishart(loc, s0, shape, torch.linalg.cholesky(rate), validate_args=False)
         return ColumnNormalGamma(loc, s0, shape, rate, validate_args=False)
 
+    @staticmethod
+    def together(priors: "Sequence[LearntPrior]") -> "LearntPrior":
+        """Priors of S mixtures in one, whose buffers and posteriors have S in front."""
+        found = deepcopy(priors[0])
+        for name in found.state_dict():
+            setattr(found, name, torch.stack([getattr(prior, name) for prior in priors]))
+        return found
+
+    def only(self, chosen: Sequence[int]) -> None:
+        """Leave the others of :meth:`together` out."""
+        for name, value in self.state_dict().items():
+            setattr(self, name, value[list(chosen)])
+
+    @torch.no_grad()
+    def natural(self, device: torch.device) -> Tensor:
+        """λ of :meth:`distribution`, float64 [..., P].
+
+        Args:
+            device: where it is to be.
+        """
+        prior = self.distribution(device)
+        family: ExponentialFamily = NORMAL_WISHART if self.full else COLUMN_NORMAL_GAMMA
+        return family.natural(*prior.standard)
+
     @torch.no_grad()
     def update(self, posterior: NaturalDistribution) -> None:
-        """Choose the prior given the posterior of the K components' parameters."""
+        """Choose the prior given the posterior of the K components' parameters, batch shape [..., K]."""
         precision, log_precision = self._expectations(posterior)
-        total, axes = precision.sum(0), self._axes
+        count, axes = log_precision.shape[-1], self._axes
+        total = precision.sum(-3 if self.full else -2)
         if axes is not None:
-            sizes = (axes * (total @ axes)).sum(0)
+            sizes = (axes * (total @ axes)).sum(-2)
         else:
             sizes, axes = torch.linalg.eigh(total) if self.full else (total, None)
-        variances = (len(precision) / sizes).maximum(LEAST_VARIANCE * self._variances)
+        variances = (count / sizes).maximum(LEAST_VARIANCE * self._variances)
         if self.shapes:
-            fixed = (variances.log() - variances * sizes / len(precision)).sum() + log_precision.mean()
-            self.shape.fill_(self._likeliest(float(fixed)) - self._half(0.0))
-        rates = self._half(self.shape) * variances
-        self.rate.copy_(rates if axes is None else (axes * rates) @ axes.mT)
+            fixed = (variances.log() - variances * sizes / count).sum(-1) + log_precision.mean(-1)
+            likeliest = [self._likeliest(each) - self._half(0.0) for each in fixed.flatten().tolist()]
+            self.shape.copy_(self._each(torch.tensor(likeliest, dtype=fixed.dtype).view(fixed.shape)))
+        half = self._half(self.shape)
+        rates = (half.unsqueeze(-1) if self.full else half) * variances
+        self.rate.copy_(rates if axes is None else (axes * rates.unsqueeze(-2)) @ axes.mT)
         if self.means:
             self._update_means(posterior, precision)
+
+    def _each(self, numbers: Tensor) -> Tensor:
+        """One number for each prior [...] as for the columns, where these have their own."""
+        return numbers if self.full else numbers.unsqueeze(-1)
 
     def _update_means(self, posterior: NaturalDistribution, precision: Tensor) -> None:
         if self.full:  # without B, which takes a factorisation
             _, fourth, _, third = packed.split(posterior.natural)
             s = (-2 * fourth).unsqueeze(-1)
             gap = third / s - self._loc
-            apart = ((gap.unsqueeze(-2) @ precision).squeeze(-2) * gap).sum() + self.columns * (1 / s).sum()
+            apart = ((gap.unsqueeze(-2) @ precision).squeeze(-2) * gap).sum((-2, -1))
+            apart = apart + self.columns * (1 / s).sum((-2, -1))
         else:
             loc, s = posterior.standard[:2]
-            apart = (precision * (loc - self._loc).square()).sum() + (1 / s).sum()
-        s0 = (len(precision) * self.columns / apart).clamp(min=LEAST_ROWS)
+            apart = (precision * (loc - self._loc).square()).sum((-2, -1)) + (1 / s).sum((-2, -1))
+        count = posterior.natural.shape[-2]
+        s0 = self._each((count * self.columns / apart).clamp(min=LEAST_ROWS))
         self.mean_concentration.copy_(s0.minimum(self._most.to(s0)))
 
     def _likeliest(self, fixed: float) -> float:
@@ -154,7 +196,7 @@ class LearntPrior(nn.Module):
         return 0.5 * float(parameters * information if self.full else information.sum())
 
     def _expectations(self, posterior: NaturalDistribution) -> tuple[Tensor, Tensor]:
-        """E[Λ_k] [K, D, D], or its diagonal [K, D], and E[log det Λ_k] [K]."""
+        """E[Λ_k] [..., K, D, D], or its diagonal [..., K, D], and E[log det Λ_k] [..., K]."""
         if not self.full:
             _, _, shape, rate = posterior.standard
             return shape / rate, (shape.digamma() - rate.log()).sum(-1)

@@ -152,7 +152,8 @@ class ObservedMixture(TablePosterior):
         if among is not None:
             total = total.masked_fill(~among, -torch.inf)
         for name, values in sorted(observations.items(), key=lambda item: item[0] == NUMBERS):
-            total = total + self.log_likelihoods(name, values, total)
+            stats = self.natural(parameter_of(name)).expected_stats()
+            total = total + self.sites.log_likelihoods(name, values, stats, total)
         return total.expand(len(values), -1)
 
     @torch.no_grad()

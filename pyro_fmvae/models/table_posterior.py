@@ -6,18 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import GAMMA, NaturalDistribution
-from pyro_fmvae.distributions.category import codes_below, of_category, sums_by_category
-from pyro_fmvae.distributions.marginal_component import (
-    marginal_log_predictive,
-    marginal_table,
-    marginal_update,
-)
+from pyro_fmvae.distributions.category import codes_below, of_category
+from pyro_fmvae.distributions.marginal_component import marginal_log_predictive
 from pyro_fmvae.distributions.natural_distribution import natural_prior
-from pyro_fmvae.distributions.poisson_component import (
-    counts_update,
-    expected_log_counts,
-    log_predictive_counts,
-)
+from pyro_fmvae.distributions.poisson_component import log_predictive_counts
 from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, random_posterior
 from pyro_fmvae.models.learnt_prior import LearntPrior
 from pyro_fmvae.models.packed_numbers import LARGEST, PackedNumbers, PackedObservations
@@ -126,49 +118,6 @@ class TablePosterior(nn.Module):
         if isinstance(numbers, Tensor) and PackedNumbers.size(numbers, self.sites.full) <= LARGEST:
             observations[NUMBERS] = PackedNumbers(numbers, self.sites.full)
         return observations
-
-    def log_likelihoods(self, child: str, values: Tensor | PackedNumbers, others: Tensor) -> Tensor:
-        """E[log p(x | θ_k)] of what a child observes, or the bound on it: float64 [B, K].
-
-        ``others``, [B, K] or [K], are as for :func:`marginal_expectation`.
-        """
-        stats = self.natural(parameter_of(child)).expected_stats()
-        if isinstance(values, PackedNumbers):
-            return values.log_likelihoods(stats, others)
-        if self.sites.categories_of(child):
-            return of_category(stats, values)
-        values = values.double()
-        if child == COUNTED:
-            return expected_log_counts(values, stats)
-        if self.sites.full and child == NUMBERS:
-            return marginal_table(values, stats)
-        family = self.posterior_of(parameter_of(child)).kind.family
-        return family.expected_log_likelihood(values, torch.zeros_like(values), stats)
-
-    def conjugate(
-        self, child: str, prior: Tensor, values: Tensor | PackedNumbers, gamma: Tensor, scale: float
-    ) -> Tensor:
-        """λ* of a child's parameters.
-
-        Args:
-            child: site.
-            prior: λ of the parameters' prior, [K, ..., P].
-            values: what rows observe, by :meth:`ObservedMixture.observations`, or packed.
-            gamma: responsibilities, [B, K].
-            scale: rows that each row stands for.
-        """
-        name = parameter_of(child)
-        if isinstance(values, PackedNumbers):
-            return values.update(prior, gamma, self.natural(name).expected_stats(), scale)
-        if size := self.sites.categories_of(child):
-            return prior + scale * sums_by_category(gamma.double(), values, size)
-        values = values.double()
-        if child == COUNTED:
-            return counts_update(prior, gamma.double(), values, scale)
-        if self.sites.full and child == NUMBERS:
-            return marginal_update(prior, gamma, values, self.natural(name).expected_stats(), scale)
-        family = self.posterior_of(name).kind.family
-        return family.conjugate_update(prior, gamma, values, torch.zeros_like(values), scale)
 
     @torch.no_grad()
     def divergence(self) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.distributions import (
+    COLUMN_NORMAL_GAMMA,
     Category,
     ColumnComponent,
     ColumnNormalGamma,
@@ -16,9 +17,12 @@ from pyro_fmvae.distributions import (
     NormalWishart,
     PoissonComponent,
 )
-from pyro_fmvae.distributions.category import codes_below
+from pyro_fmvae.distributions.category import codes_below, of_category, sums_by_category
+from pyro_fmvae.distributions.marginal_component import marginal_table, marginal_update
+from pyro_fmvae.distributions.poisson_component import counts_update, expected_log_counts
 from pyro_fmvae.models.learnt_prior import LearntPrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, MixingWeights
+from pyro_fmvae.models.packed_numbers import PackedNumbers
 from pyro_fmvae.models.shapes import check_integers
 from pyro_fmvae.nn.sizes import check_size
 
@@ -140,6 +144,61 @@ class TableSites:
     def categories_of(self, name: str) -> int:
         """How many categories a child has; 0: it has none."""
         return {site: size for site, size, _ in self._categorical()}.get(name, 0)
+
+    def log_likelihoods(
+        self, child: str, values: Tensor | PackedNumbers, stats: Tensor, others: Tensor
+    ) -> Tensor:
+        """E[log p(x | θ_k)] of what a child observes, or the bound on it: float64 [..., N, K].
+
+        Args:
+            child: site.
+            values: what rows observe, by :meth:`observations`, or packed. Unless it is numbers that are not
+                packed, or packed ones with gaps, mixtures may have leading dimensions, and their rows too.
+            stats: E[t] of the components, [..., K, P].
+            others: as for :func:`~pyro_fmvae.distributions.marginal_component.marginal_expectation`.
+        """
+        if isinstance(values, PackedNumbers):
+            return values.log_likelihoods(stats, others)
+        if self.categories_of(child):
+            return of_category(stats, values)
+        values = values.double()
+        if child == COUNTED:
+            return expected_log_counts(values, stats)
+        if self.full:
+            return marginal_table(values, stats)
+        return COLUMN_NORMAL_GAMMA.expected_log_likelihood(values, torch.zeros_like(values), stats)
+
+    def conjugate(
+        self,
+        child: str,
+        prior: Tensor,
+        values: Tensor | PackedNumbers,
+        gamma: Tensor,
+        stats: Tensor,
+        scale: Tensor | float = 1.0,
+    ) -> Tensor:
+        """λ* of a child's parameters, [..., K, P].
+
+        Args:
+            child: site.
+            prior: λ of the parameters' prior, [..., K, ..., P].
+            values: as for :meth:`log_likelihoods`.
+            gamma: responsibilities, [..., N, K].
+            stats: E[t] of the present components, by which missing numbers are filled in.
+            scale: rows that each row stands for; a tensor of the shape of λ where mixtures have their own.
+        """
+        if isinstance(values, PackedNumbers):
+            return values.update(prior, gamma, stats, scale)
+        if size := self.categories_of(child):
+            return prior + scale * sums_by_category(gamma.double(), values, size)
+        values = values.double()
+        if child == COUNTED:
+            return counts_update(prior, gamma.double(), values, scale)
+        if self.full:
+            return marginal_update(prior, gamma, values, stats, float(scale))
+        return COLUMN_NORMAL_GAMMA.conjugate_update(
+            prior, gamma, values, torch.zeros_like(values), float(scale)
+        )
 
     def child(self, name: str) -> Any:
         """Class of a child of the assignment."""

@@ -167,7 +167,8 @@ class BayesianMixture(MixtureDensity):
         """
         begins = not hasattr(self, "_mixture")
         self._check_parameters()
-        X, weights = distinct(*self._rows(X, sample_weight, reset=begins))
+        device = resolve_device(self.device)
+        X, weights = distinct(*self._rows(X, sample_weight, reset=begins), device)
         if begins:
             self._so_far = X, weights
             return self._learn(X, weights, False)
@@ -175,7 +176,7 @@ class BayesianMixture(MixtureDensity):
             rows, each = (np.concatenate(both) for both in zip(self._so_far, (X, weights), strict=True))
             self._so_far = (rows, each) if len(rows) <= STARTED else None
             if self._so_far is not None and each.sum() >= 2 * self._begun_with:
-                return self._learn(*distinct(rows, each), False)
+                return self._learn(*distinct(rows, each, device), False)
         model = self._on_device()
         before = {name: model.natural(name).natural.clone() for name in model.natural_priors()}
         bound_before, self._total_weight = self.lower_bound_, self._total_weight + float(weights.sum())
@@ -198,7 +199,7 @@ class BayesianMixture(MixtureDensity):
                 f"{total:g}"
             )
         self._so_far = None
-        return self._learn(*distinct(X, weights), warm)
+        return self._learn(*distinct(X, weights, resolve_device(self.device)), warm)
 
     def _learn(self, X: np.ndarray, weights: np.ndarray, warm: bool) -> "BayesianMixture":
         """Fit the mixture to distinct rows."""
@@ -221,14 +222,14 @@ class BayesianMixture(MixtureDensity):
         categorical, counted = self._indices("categorical_features"), self._indices("count_features")
         if both := set(categorical) & set(counted):
             raise ValueError(f"count_features: expected no column of categorical_features, got {min(both)}")
-        self._columns = Standardisation.of(X, weights, categorical, counted)
+        self._columns = Standardisation.of(X, weights, categorical, counted, device)
         self._rates = self._columns.rate_prior(self.rate_prior, float(weights.sum()))
         x = self._columns.standardised(X, device)
         self._prior = self._prior_given(x, weights)
         most = max(STARTED, EACH * number)
         if self.covariance_type == "full" and (dim := len(self._columns.numbers)):
             most = max(most, min(OF_COLUMN * number * dim, LARGEST // (dim * (dim + 3) // 2 + 2)))
-        rows = torch.as_tensor(systematic_sample(x.cpu().numpy(), weights, most, generator), device=device)
+        rows = torch.as_tensor(systematic_sample(x, weights, most, generator), device=device)
         sample, draws = x[rows], torch.Generator().manual_seed(seed)
         make = partial(self._new, device=device)
         if number:

@@ -11,10 +11,13 @@ from torch import Tensor
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.models.table_sites import COUNTS
 
+CPU: Final = torch.device("cpu")
 MANY: Final = 100
 """Categories that a column may have, however few rows there are."""
-MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
+MIXER: Final = 0x9E3779B97F4A7C15 - 2**64
 """An odd number whose bits are mixed, for hashes."""
+SHIFT: Final = 29
+"""Bits by which a hash is shifted on its own."""
 JITTER: Final = 1e-6
 """Share of a column's variance that is added to the diagonal of a default prior covariance."""
 CONSTANT: Final = 1e-12
@@ -39,29 +42,36 @@ class Standardisation:
 
     @classmethod
     def of(
-        cls, X: np.ndarray, weights: np.ndarray, categorical: Sequence[int], counted: Sequence[int] = ()
+        cls,
+        X: np.ndarray,
+        weights: np.ndarray,
+        categorical: Sequence[int],
+        counted: Sequence[int] = (),
+        device: torch.device = CPU,
     ) -> "Standardisation":
         """The columns of rows [N, D], NaN where missing, with weights [N].
 
         Args:
             X, weights: rows.
             categorical, counted: indices of the columns of categories, and of counts.
+            device: where to compute.
 
         Raises:
             ValueError: a column of categories or counts with numbers that are not 0, 1, 2, ..., or of so many
                 categories that it identifies rows.
         """
-        known, (centre, scale) = ~np.isnan(X), np.zeros((2, X.shape[1]))
-        weight = np.where(known, weights[:, None], 0.0)
-        count = np.maximum(weight.sum(0), np.finfo(float).tiny)
-        centre = (weight * np.where(known, X, 0.0)).sum(0) / count
-        scale = np.sqrt((weight * np.where(known, X - centre, 0.0) ** 2).sum(0) / count)
+        x, each = (torch.as_tensor(part, dtype=torch.float64, device=device) for part in (X, weights))
+        there = ~x.isnan()
+        count = (each @ there.double()).clamp(min=np.finfo(float).tiny)
+        means = each @ x.nan_to_num(0.0) / count
+        spread = (each @ torch.where(there, x - means, 0.0).square() / count).sqrt()
+        centre, scale = means.cpu().numpy(), spread.cpu().numpy()
         scale = np.where(scale > CONSTANT * np.abs(centre), scale, 1.0)
         levels = np.zeros(X.shape[1], dtype=int)
         rates = centre[list(counted)]
         for columns, what in (categorical, "categories"), (counted, "counts"):
             for column in columns:
-                values = X[known[:, column], column]
+                values = X[~np.isnan(X[:, column]), column]
                 _check_whole(values, what, column)
                 levels[column] = max(int(values.max(initial=0)) + 1, 2)
                 most = max(MANY, max(weights.sum(), len(X)) / 2)
@@ -89,7 +99,10 @@ class Standardisation:
             if level:
                 values = X[~np.isnan(X[:, column]), column]
                 _check_whole(values, "counts" if level == COUNTS else "categories", column)
-        return torch.as_tensor((X - self.centre) / self.scale, dtype=torch.float64, device=device)
+        x, centre, scale = (
+            torch.as_tensor(part, dtype=torch.float64, device=device) for part in (X, self.centre, self.scale)
+        )
+        return (x - centre) / scale
 
     def in_units(self, x: Tensor) -> np.ndarray:
         """Invert :meth:`standardised`."""
@@ -146,7 +159,7 @@ class Standardisation:
             given = _of_shape("covariance_prior", covariance, spread.shape)
             spread = given / (np.outer(scale, scale) if full else scale**2)
         else:
-            found = _covariance(x[:, numbers].cpu().numpy(), weights)
+            found = _covariance(x[:, numbers], torch.as_tensor(weights, device=x.device))
             spread = degrees_of_freedom * (found if full else np.diag(found))
         rate = torch.as_tensor(spread / 2)
         if not full:
@@ -161,7 +174,7 @@ class Standardisation:
         return NormalWishart(torch.as_tensor(loc), mean_precision, (degrees_of_freedom - dim + 1) / 2, factor)
 
 
-def distinct(X: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def distinct(X: np.ndarray, weights: np.ndarray, device: torch.device = CPU) -> tuple[np.ndarray, np.ndarray]:
     """Rows that differ [n, D], and for each the sum of its weights [n], without those of weight 0.
 
     Their order depends on the numbers alone, as if shuffled, so that weights, repeats and the order of rows
@@ -170,24 +183,26 @@ def distinct(X: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray
     Args:
         X: rows [N, D], NaN where missing.
         weights: >= 0, [N].
+        device: where to compute.
     """
     if not weights.all():
         X, weights = X[weights > 0], weights[weights > 0]
-    hashed = np.zeros(len(X), dtype=np.uint64)
-    for column in X.T:
-        bits = np.where(np.isnan(column), np.nan, column + 0.0).view(np.uint64)  # one NaN, and one zero
+    x = torch.as_tensor(X, dtype=torch.float64, device=device)
+    hashed = torch.zeros(len(x), dtype=torch.int64, device=device)
+    for column in x.mT.contiguous():
+        bits = torch.where(column.isnan(), torch.nan, column + 0.0).view(torch.int64)  # one NaN, and one zero
         hashed = (hashed ^ bits) * MIXER
-        hashed ^= hashed >> np.uint64(29)
-    order = hashed.argsort(kind="stable")
-    X, weights, hashed = X[order], weights[order], hashed[order]
-    again = np.flatnonzero(hashed[1:] == hashed[:-1])
+        hashed ^= (hashed >> SHIFT) & (2 ** (64 - SHIFT) - 1)
+    hashed, places = (hashed ^ -(2**63)).sort(stable=True)  # as if without a sign
+    again, order = (hashed[1:] == hashed[:-1]).nonzero().squeeze(-1).cpu().numpy(), places.cpu().numpy()
+    X, weights = X[order], weights[order]
     again = again[[np.array_equal(X[row], X[row + 1], equal_nan=True) for row in again]]
     first = np.delete(np.arange(len(X)), again + 1)
     return X[first], np.add.reduceat(weights, first)
 
 
 def systematic_sample(
-    x: np.ndarray, weights: np.ndarray, most: int, generator: np.random.Generator
+    x: Tensor, weights: np.ndarray, most: int, generator: np.random.Generator
 ) -> np.ndarray:
     """Indices of rows, each as often as its weight asks for: int64 [n], n <= ``most``.
 
@@ -200,7 +215,8 @@ def systematic_sample(
         most: rows at most.
         generator: of the direction, and of the first row.
     """
-    order = np.argsort(np.nan_to_num(x) @ generator.standard_normal(x.shape[1]), kind="stable")
+    direction = torch.as_tensor(generator.standard_normal(x.shape[1]), device=x.device)
+    order = (x.nan_to_num(0.0) @ direction).argsort(stable=True).cpu().numpy()
     until = np.cumsum(weights[order])
     size = min(most, max(round(until[-1]), np.count_nonzero(weights)))
     places = (np.arange(size) + generator.uniform(0.25, 0.75)) * (until[-1] / size)
@@ -213,13 +229,14 @@ def _check_whole(values: np.ndarray, what: str, column: int) -> None:
         raise ValueError(f"X: expected the {what} 0, 1, 2, ... in column {column}, got other numbers")
 
 
-def _covariance(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _covariance(x: Tensor, weights: Tensor) -> np.ndarray:
     """Covariance of standardised columns, [D, D], with the correlations of missing numbers at their means.
 
     A column without variance counts as one of variance 1.
     """
-    known, filled = weights @ ~np.isnan(x), np.nan_to_num(x)
-    scatter = (weights[:, None] * filled).T @ filled
+    filled = x.nan_to_num(0.0)
+    scatter = ((weights.unsqueeze(-1) * filled).mT @ filled).cpu().numpy()
+    known = (weights @ (~x.isnan()).double()).cpu().numpy()
     squares = np.diag(scatter)
     sizes = np.sqrt(np.where(squares > 0, squares, 1.0))
     correlation = scatter / np.outer(sizes, sizes)

@@ -2,9 +2,20 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from pyro_fmvae.learn import component_moves
-from pyro_fmvae.learn.component_moves import Sample, Splits, deletion_gain, joined, pair_gains, parted
+from pyro_fmvae.learn.component_moves import (
+    Sample,
+    Splits,
+    _padded,
+    deletion_gain,
+    fits,
+    joined,
+    pair_gains,
+    parted,
+)
+from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING
 from tests.learn.clusters import clusters, make
 
@@ -97,16 +108,54 @@ def test_components_that_two_describe_better_are_split():
 def test_splits_that_failed_are_not_tried_again_for_nearly_the_same_rows(monkeypatch):
     x, kinds = clusters(2, 100)
     sample, tried = Sample.of(make, x), []
-    splits, fit = Splits(sample, torch.Generator().manual_seed(0)), Sample.fit
+    splits, ascents = Splits(sample, torch.Generator().manual_seed(0)), Sample.ascents
 
-    def counted(self, *args, **options):
-        tried.append(len(self.x))
-        return fit(self, *args, **options)
+    def counted(self, seen, known, gamma, *args):
+        tried.extend(known.sum(-1).tolist())
+        return ascents(self, seen, known, gamma, *args)
 
-    monkeypatch.setattr(Sample, "fit", counted)
+    monkeypatch.setattr(Sample, "ascents", counted)
     alone = torch.nn.functional.one_hot(kinds, 2).double()
     assert splits.gains(alone) == {} and len(tried) == 6
     few = alone.clone()
     few[kinds.nonzero()[:5].squeeze(-1)] = torch.tensor([1.0, 0.0]).double()
     assert splits.gains(few) == {} and len(tried) == 6
     assert splits.gains(torch.ones(200, 1).double()) != {} and len(tried) == 8
+
+
+def test_candidates_side_by_side_end_where_each_would_alone(sample, gamma):
+    """Of different numbers of rows, some of which end before others."""
+    own = [torch.arange(60)[start::step] for start, step in ((0, 2), (1, 4), (3, 3))]
+    rows, known = _padded(own, sample.x.device)
+    starts = torch.stack([torch.nn.functional.one_hot(part % 2, 2) for part in rows]).double()
+    for iterations, tolerance in (1, 1e-4), (30, 1e-3):
+        found = sample.ascents(sample.taken(rows), known, starts, iterations, tolerance)
+        for part, start, reached in zip(own, starts, found, strict=True):
+            alone = sample.part(part).fit(start[: len(part)], iterations, tolerance=tolerance)
+            assert reached.bound == pytest.approx(alone.bound, abs=1e-8)
+            assert_close(reached.gamma[: len(part)], alone.gamma, rtol=0, atol=1e-8)
+            assert not reached.gamma[len(part) :].any()
+            for name, natural in reached.natural.items():
+                assert_close(natural, alone.model.natural(name).natural)
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_starts_side_by_side_end_where_each_would_alone(full, gaps):
+    """Each with a prior that it learns by itself, in one of them with the shape."""
+    x, _ = clusters(4, 30)
+    x = x.masked_fill(torch.rand(x.shape) < 0.1 * gaps, torch.nan)
+    prior = TablePrior(numbers=make(1, 1, full).prior.numbers, learn_s0=True)
+
+    def learning(components, rows):
+        torch.manual_seed(1)  # of the λ by which missing numbers are first filled in
+        return ObservedMixture((0, 0, 0), components, rows, prior=prior, full=full, learn_prior=True)
+
+    sample = Sample.of(learning, x, 2.0)
+    for own in sample, sample.alike():
+        gammas = [torch.rand(len(x), size).double().mul(8).softmax(-1) for size in (3, 3, 2, 3)]
+        found = fits([own] * 4, gammas, 25, learn=True)
+        for gamma, together in zip(gammas, found, strict=True):
+            alone = own.fit(gamma, 25, learn=True)
+            assert together.bound == pytest.approx(alone.bound, abs=1e-7)
+            assert_close(together.model.state_dict(), alone.model.state_dict())

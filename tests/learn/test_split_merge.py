@@ -72,7 +72,7 @@ def test_a_swap_merges_two_halves_and_splits_what_is_joint(monkeypatch):
     assert swaps(sample, poorly, splits.gains(gamma)) == [(0, (1, 2))]
     stuck = sample.fit(gamma)
     assert adjusted_rand_score(kinds, stuck.gamma.argmax(-1)) < 0.8
-    monkeypatch.setattr(component_moves, "_started", lambda *args: stuck)
+    monkeypatch.setattr(component_moves, "_started", lambda *args: [stuck])
     found = best_mixture(sample, 4, torch.Generator().manual_seed(0))
     assert found.model.components == 4 and found.model.num_data == 480 and found.bound > stuck.bound
     assert adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1
@@ -95,5 +95,6 @@ def test_more_starts_never_end_lower():
 def test_a_start_of_twice_as_many_clusters_is_merged():
     x, kinds = clusters(6, 40)
     sample = Sample.of(make, x)
-    found = component_moves._started(sample, 6, False, True, torch.Generator().manual_seed(0))
+    kind = component_moves.Kind(False, True, torch.Generator().manual_seed(0))
+    (found,) = component_moves._started(sample, 6, [kind])
     assert found.model.components == 6 and adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1
