@@ -396,12 +396,13 @@ class CapturedStep:
         if not on_device and self._scalars[0].is_cuda:
             self._no_graph("the program has tensors on the host")
 
-    def __call__(self, data: Sequence[Tensor], weights: Sequence[float | Tensor]) -> float:
-        """Take the step; returns the loss before it.
+    def __call__(self, data: Sequence[Tensor], weights: Sequence[float | Tensor], wait: bool) -> Tensor:
+        """Take the step; returns the loss before it, which the next call may overwrite.
 
         Args:
             data: the tensors among the arguments of the program.
             weights: of the ELBO.
+            wait: for a graph to end, so that its loss can be checked.
 
         Raises:
             NotFinite: with ``checked``; λ has not changed, nor have the parameters, unless an optimiser on a
@@ -410,7 +411,7 @@ class CapturedStep:
         scalars = (self.optim.current_rate, self.optim.turn(self.turns), *weights)
         self._fill([*scalars, *(self.inside.rates if self.inside else ())])
         inputs = (*data, *self._scalars)
-        loss = self._graphed(inputs) if self._graphable(inputs) else self._by_parts(inputs)
+        loss = self._graphed(data, wait) if self._graphable(inputs) else self._by_parts(inputs)
         self.optim.steps += 1
         self.spot_check.steps += 1
         if self.optim.others is not None:
@@ -431,13 +432,13 @@ class CapturedStep:
                 tensor.fill_(value)
                 self._filled[number] = value
 
-    def _by_parts(self, inputs: Sequence[Tensor]) -> float:
+    def _by_parts(self, inputs: Sequence[Tensor]) -> Tensor:
         loss, grads, self.values, rest, parts = self._first(inputs)
-        value = self._checked(loss.item())
+        self._check(loss)
         self._update(grads)
         if parts < len(self.passes) and not self._second(inputs, rest, parts).isfinite():
             raise NotFinite
-        return value
+        return loss
 
     def _play(
         self, inputs: Sequence[Tensor], results: Sequence[Tensor], part: int
@@ -463,10 +464,9 @@ class CapturedStep:
         ok, _ = self._play(inputs, rest, part)
         return torch.where(ok[0], 0.0, torch.nan) if ok else inputs[-1].new_zeros(())
 
-    def _checked(self, loss: float) -> float:
-        if self.checked and not math.isfinite(loss):
+    def _check(self, loss: Tensor) -> None:
+        if self.checked and not math.isfinite(loss.item()):
             raise NotFinite
-        return loss
 
     def _update(self, grads: Sequence[Tensor]) -> None:
         if not self.others:
@@ -492,21 +492,27 @@ class CapturedStep:
             logger.info("steps are not replayed as CUDA graphs: %s", obstacle)
         self._obstacle = obstacle
 
-    def _graphed(self, inputs: Sequence[Tensor]) -> float:
+    def _graphed(self, data: Sequence[Tensor], wait: bool) -> Tensor:
         if self._graph is None or self._on_device is None or not self._on_device.current(self.optim.others):
-            self._on_device = OptimizerOnDevice(self.optim.others, inputs[0].device)
+            self._on_device = OptimizerOnDevice(self.optim.others, self._scalars[0].device)
             self._graph = CUDAGraph(self._whole)
         self._on_device.fill()
         try:
-            loss, self.values = self._graph(*inputs)
+            loss, self.values = self._graph(*data)
         except NotRecordable as error:
             self._no_graph(str(error))
-            return self._by_parts(inputs)
-        return self._checked(loss.item())
+            return self._by_parts((*data, *self._scalars))
+        if wait:
+            self._check(loss)
+        return loss
 
-    def _whole(self, *inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The step as :meth:`_by_parts` takes it, without a look at any value, for a graph to record."""
+    def _whole(self, *data: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The step as :meth:`_by_parts` takes it, without a look at any value, for a graph to record.
+
+        Scalars stay in their places, and so need not be copied to the graph's.
+        """
         assert self._on_device is not None
+        inputs = (*data, *self._scalars)
         loss, grads, values, rest, parts = self._first(inputs)
         with self._on_device.steps(skip=loss.isnan() if self.checked else None):
             self._update(grads)
@@ -529,6 +535,25 @@ def _as_stored(grad: Tensor, parameter: Tensor) -> Tensor:
 def _on_gpu(inputs: Sequence[Tensor]) -> bool:
     """True if nothing is on the host: a graph would not see values there change."""
     return all(tensor.is_cuda for tensor in inputs)
+
+
+class LossUnderWay:
+    """A loss on its way from a GPU to the host.
+
+    Attributes:
+        value: the loss; waits for it alone, and for nothing that was started later.
+    """
+
+    def __init__(self, loss: Tensor) -> None:
+        self._host = torch.empty((), dtype=loss.dtype, pin_memory=loss.is_cuda)
+        self._host.copy_(loss.detach(), non_blocking=True)
+        self._arrived = torch.cuda.Event()
+        self._arrived.record()
+
+    @property
+    def value(self) -> float:
+        self._arrived.synchronize()
+        return float(self._host.numpy())
 
 
 MOST_STEPS = 8  # captured at a time
@@ -586,10 +611,11 @@ class CapturedSVI(ConjugateSVI):
         self.spot_checks = spot_checks
         self._steps: dict[Hashable, CapturedStep] = {}
         self._captures: Counter[Hashable] = Counter()
+        self._under_way: tuple[LossUnderWay, Any, Any] | None = None
 
     def _copied(self) -> dict[str, Any]:
         """A copy captures its own steps: those that there are work on these parameters."""
-        return {**self.__dict__, "_steps": {}, "_captures": Counter()}
+        return {**self.__dict__, "_steps": {}, "_captures": Counter(), "_under_way": None}
 
     def step(self, *args: Any, **kwargs: Any) -> float:
         """One step on a batch; returns the loss before it, in nats, for all N points.
@@ -601,17 +627,25 @@ class CapturedSVI(ConjugateSVI):
         """
         return super().step(*args, **kwargs)
 
-    def _step(self, args: Any, kwargs: Any) -> float:
+    def settle(self) -> None:
+        """Wait for the last step of :meth:`step_async`, and raise what :meth:`step` would have raised."""
+        if self._under_way is not None:
+            (loss, *arguments), self._under_way = self._under_way, None
+            if not math.isfinite(loss.value):
+                self._blame(*arguments)
+
+    def _step(self, args: Any, kwargs: Any, wait: bool) -> Tensor:
         if self.eager or _PYRO_STACK:  # handlers around the call would see nothing of a replay
-            return super()._step(args, kwargs)
+            return super()._step(args, kwargs, wait)
         call = Call(args, kwargs)
         key = (call.key, *self._settings())
         step, expected = self._steps.pop(key, None), None
         if step is None or not step.current():
+            self.settle()
             self._count(call.shapes)
             with self.ranks.agreeing():
                 captured = self._capture(call, step.spot_check.steps if step else 0)
-            if isinstance(captured, float):
+            if isinstance(captured, Tensor):
                 return captured
             step = captured
         elif self.spot_checks and step.spot_check.due:
@@ -620,9 +654,14 @@ class CapturedSVI(ConjugateSVI):
         if len(self._steps) > MOST_STEPS:
             del self._steps[next(iter(self._steps))]
         with suppress(NotFinite, IndexError):  # an eager evaluation names the site
-            loss = step(call.data, [getattr(self.elbo, name) for name in WEIGHTS])
+            loss = step(call.data, [getattr(self.elbo, name) for name in WEIGHTS], wait)
             if expected is not None:
                 self._compare(step, expected)
+            self.settle()
+            if not wait and _on_gpu([loss]):
+                if step.checked:
+                    self._under_way = LossUnderWay(loss), args, kwargs
+                loss = loss.clone()  # the next replay overwrites it
             return loss
         self._blame(args, kwargs)
 
@@ -670,11 +709,11 @@ class CapturedSVI(ConjugateSVI):
             *casts(),
         )
 
-    def _capture(self, call: Call, steps: int = 0) -> CapturedStep | float:
+    def _capture(self, call: Call, steps: int = 0) -> CapturedStep | Tensor:
         """The step for such arguments, after so many earlier ones; or, if it had to be taken, its loss."""
         started = time.perf_counter()
         rehearsal, statements = self._rehearse(*call.arguments(call.data))
-        if isinstance(statements, float):
+        if isinstance(statements, Tensor):
             return statements
         params = _unconstrained(statements)
         assumptions = rehearsal.assumptions(statements.nodes)
@@ -714,7 +753,7 @@ class CapturedSVI(ConjugateSVI):
             return None
         return RecordedAdam(self.optim.others, params)
 
-    def _rehearse(self, args: Any, kwargs: Any) -> tuple[Rehearsal, Trace | float]:
+    def _rehearse(self, args: Any, kwargs: Any) -> tuple[Rehearsal, Trace | Tensor]:
         """Run the program with all checks, and undo that; returns its parameters' statements.
 
         Where it made parameters it can't be undone: the step is finished then, and its loss returned.

@@ -406,7 +406,8 @@ class CUDAGraph(Generic[Result]):
     nothing, and replayed. Random numbers are fresh at each replay: torch's graphs see to that.
 
     Args:
-        function: takes tensors on a GPU, changes nothing but tensors, in place, and returns tensors.
+        function: takes tensors on a GPU, changes nothing but tensors, in place, and returns tensors. It finds
+            tensors that stay in their places by itself.
 
     Raises:
         NotRecordable: at the call that is to be recorded.
@@ -423,7 +424,7 @@ class CUDAGraph(Generic[Result]):
         """The function's result; that of a graph is overwritten by the next call."""
         if not self._inputs:
             self._inputs = _like(inputs)
-        with torch.cuda.device(inputs[0].device):
+        with torch.cuda.device(inputs[0].device if inputs else None):
             for static, given in zip(self._inputs, inputs, strict=True):
                 static.copy_(given)
             if self._graph is None and self._calls < _WARM_UP:
@@ -470,6 +471,7 @@ class OptimizerOnDevice:
         self._groups = self._snapshot.groups
         # As the fused kernels read them, whatever torch's default is.
         self._rates = [torch.zeros((), dtype=torch.float32, device=device) for _ in self._groups]
+        self._filled: list[float | None] = [None] * len(self._groups)
 
     @staticmethod
     def possible(optimizer: Optimizer | None) -> bool:
@@ -484,9 +486,13 @@ class OptimizerOnDevice:
         return self._snapshot.holds(optimizer)
 
     def fill(self) -> None:
-        """Copy the learning rates to the device."""
-        for rate, lr in zip(self._rates, self._snapshot.rates, strict=True):
-            rate.copy_(lr) if isinstance(lr, Tensor) else rate.fill_(lr)
+        """Copy the learning rates to the device, where they have changed."""
+        for number, (rate, lr) in enumerate(zip(self._rates, self._snapshot.rates, strict=True)):
+            if isinstance(lr, Tensor):
+                rate.copy_(lr)
+            elif lr != self._filled[number]:
+                rate.fill_(lr)
+                self._filled[number] = lr
 
     @contextmanager
     def steps(self, skip: Tensor | None) -> Iterator[None]:

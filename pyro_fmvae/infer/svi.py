@@ -125,19 +125,39 @@ class ConjugateSVI(SVI):
             ValueError: the loss, a gradient or ρ is out of range; no parameter has changed then, unless
                 it was found in the second pass of ``recompute``. Gradients are dropped in any case.
         """
-        if self.ranks.alone:
-            return self._step(args, kwargs)
-        self._share = self.ranks.share(_rows(args, kwargs))
-        return self._step(*self._share.cut((args, kwargs)))
+        return self._own_step(args, kwargs, wait=True).item()
 
-    def _step(self, args: Any, kwargs: Any) -> float:
+    def step_async(self, *args: Any, **kwargs: Any) -> Tensor:
+        """:meth:`step` that returns the loss as a tensor, and does not wait for a GPU.
+
+        A loss or gradient that is not finite may be found by the next step, or by :meth:`settle`. No
+        parameter has changed in that step, if the optimiser is a fused one.
+
+        Returns:
+            The loss before the step, in nats, for all N points, 0-dimensional.
+
+        Raises:
+            ValueError: as :meth:`step`.
+        """
+        return self._own_step(args, kwargs, wait=False)
+
+    def settle(self) -> None:
+        """Wait for the last step, and raise what :meth:`step` would have raised."""
+
+    def _own_step(self, args: Any, kwargs: Any, wait: bool) -> Tensor:
         """The step, on this rank's rows."""
+        if self.ranks.alone:
+            return self._step(args, kwargs, wait)
+        self._share = self.ranks.share(_rows(args, kwargs))
+        return self._step(*self._share.cut((args, kwargs)), wait)
+
+    def _step(self, args: Any, kwargs: Any, wait: bool) -> Tensor:
         with self.ranks.agreeing(), poutine.trace(param_only=True) as capture:
             traces, terms = self._terms(args, kwargs)
             loss = self.elbo.total(terms)
         return self._finish(traces, loss, capture.trace, args, kwargs)
 
-    def _finish(self, traces: Traces, loss: Tensor, statements: Trace, args: Any, kwargs: Any) -> float:
+    def _finish(self, traces: Traces, loss: Tensor, statements: Trace, args: Any, kwargs: Any) -> Tensor:
         """Backward pass and update, once the program has run; ``statements`` traces its parameters."""
         named = {name: site["value"].unconstrained() for name, site in statements.nodes.items()}
         params = list(dict.fromkeys(named.values()))  # in program order; a shared parameter once
@@ -158,7 +178,7 @@ class ConjugateSVI(SVI):
         finally:
             for p in params:
                 p.grad = None
-        return total.item()
+        return total.detach()
 
     def _add(self, loss: Tensor, params: Iterable[Tensor]) -> Tensor:
         """Put the sums over ranks in the place of gradients; returns that of the loss."""

@@ -27,6 +27,13 @@ class Recorder:
         def wait_stream(self, other):
             pass
 
+    class Event:
+        def record(self):
+            pass
+
+        def synchronize(self):
+            pass
+
     def current_stream(self):
         return self.Stream()
 
@@ -118,7 +125,7 @@ def _plain(value):
 def stand_in(monkeypatch):
     """Put a recorder in the place of ``torch.cuda``, and graph everything on the CPU."""
     recorder = Recorder()
-    for name in ("Stream", "current_stream", "stream", "device", "CUDAGraph", "graph"):
+    for name in ("Stream", "Event", "current_stream", "stream", "device", "CUDAGraph", "graph"):
         monkeypatch.setattr(playback.torch.cuda, name, getattr(recorder, name))
     record = CUDAGraph._record
 

@@ -7,6 +7,7 @@ import pyro
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyro_fmvae.capture.playback import CUDAGraph, OptimizerOnDevice
 from tests.capture.captured import CLOSE, Plain, SpoiltGradient, numbers, svi_for, trained
@@ -90,6 +91,47 @@ def test_whole_steps_as_graphs(cuda, recompute):
     assert not hasattr(svi.optim.others, "found_inf")
     for name, value in expected.items():
         assert_close(state[name], value, **CLOSE, msg=lambda text, n=name: f"{n}: {text}")
+
+
+class Waits(TorchDispatchMode):
+    """Counts how often the value of a tensor is asked, for which the host would wait."""
+
+    number = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.number += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_asynchronous_steps_are_the_same_and_wait_for_nothing(cuda):
+    x, waits = Toy().data(6), {}
+    for name in ("step", "step_async"):
+        pyro.set_rng_seed(0)
+        svi = svi_for(Toy(), fused)
+        losses = [getattr(svi, name)(x) for _ in range(6)]
+        with Waits() as counted:
+            losses += [getattr(svi, name)(x) for _ in range(4)]
+        waits[name] = counted.number, torch.tensor([float(loss) for loss in losses])
+    assert torch.equal(waits["step"][1], waits["step_async"][1])
+    assert waits["step_async"][0] == 0 < waits["step"][0]
+
+
+@pytest.mark.parametrize("by", ["step_async", "step", "settle"])
+def test_what_is_not_finite_in_an_asynchronous_step_is_found_by_the_next_call(cuda, by):
+    toy = Toy()
+    x = toy.data(6)
+    svi = svi_for(toy, fused)
+    for _ in range(6):
+        svi.step(x)
+    before, spoilt = numbers(toy), x.clone()
+    spoilt[0, 0] = torch.nan
+    assert svi.step_async(spoilt).isnan()
+    for name, value in numbers(toy).items():
+        assert torch.equal(value, before[name]), name
+    with pytest.raises(ValueError, match=r"'x'|Expected parameter"):
+        getattr(svi, by)(*(() if by == "settle" else (x,)))
+    svi.settle()
+    assert svi.step_async(x).isfinite()
 
 
 @pytest.mark.parametrize("warm", [0, 4])
