@@ -149,7 +149,8 @@ class ConjugateSVI(SVI):
         if self.ranks.alone:
             return self._step(args, kwargs, wait)
         self._share = self.ranks.share(_rows(args, kwargs))
-        return self._step(*self._share.cut((args, kwargs)), wait)
+        args, kwargs = self._share.cut((args, kwargs))
+        return self._step(args, kwargs, wait)
 
     def _step(self, args: Any, kwargs: Any, wait: bool) -> Tensor:
         with self.ranks.agreeing(), poutine.trace(param_only=True) as capture:

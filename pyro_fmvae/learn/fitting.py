@@ -202,7 +202,8 @@ class Record:
         step: steps taken in it.
         total_steps: steps taken in all phases.
         fraction: share of the phase's budget that is used up, in [0, 1].
-        loss: of the step's batch before the step, in nats for all N points; None at the start of a phase.
+        loss: of the step's batch before the step, in nats for all N points; None at the start of a phase. It
+            may be a tensor on a GPU: whoever reads it waits for the step.
         seconds: spent in training so far.
         pace: seconds that a step takes at present; None during the first steps of a phase.
         left: seconds until the end of training, if all steps to come take as long; None where ``pace`` is.
@@ -212,7 +213,7 @@ class Record:
     step: int
     total_steps: int
     fraction: float
-    loss: float | None
+    loss: float | Tensor | None
     seconds: float
     pace: float | None = None
     left: float | None = None
@@ -285,6 +286,7 @@ def fit(
                         pace, 60 * progress.minutes - progress.closing - progress.seconds
                     )
                 yield _record(phase, progress, ahead, loss, pace)
+            phase.settle()
             watch.read()
             if phase.budget.minutes is not None:
                 progress.spare += 60 * phase.budget.minutes - progress.seconds
@@ -394,7 +396,7 @@ def _record(
     phase: Phase,
     progress: Progress,
     ahead: Sequence[Phase],
-    loss: float | None = None,
+    loss: float | Tensor | None = None,
     pace: Pace | None = None,
 ) -> Record:
     seconds = pace.seconds if pace is not None and pace.known else None

@@ -100,10 +100,10 @@ class Pretraining(GradientPhase):
         """True once the weight of the KL divergence is 1."""
         return not isinstance(self.kl_weight, Tensor) and self.kl_weight == 1
 
-    def step(self, *batch: Any) -> float:
+    def step(self, *batch: Any) -> Tensor:
         """One step at the present weight of the KL divergence; labels are not looked at."""
         one = replace(self.learning, views=1)
-        return self.svi.step(one.viewed(one.augment(batch[0])), kl_weight=self.kl_weight)
+        return self.svi.step_async(one.viewed(one.augment(batch[0])), kl_weight=self.kl_weight)
 
 
 class PriorFitting(GradientPhase):
@@ -131,10 +131,10 @@ class PriorFitting(GradientPhase):
         bits = [round(unit.bits, 4) for unit in self.units]
         return {"bits": bits, "clustered": sum(unit.clustered for unit in self.units)} if bits else {}
 
-    def step(self, *batch: Any) -> float:
+    def step(self, *batch: Any) -> Tensor:
         """One natural-gradient step."""
         x, *rest = batch
-        return self.svi.step(self.learning.viewed(x), *rest)
+        return self.svi.step_async(self.learning.viewed(x), *rest)
 
 
 class Joint(GradientPhase):
@@ -236,14 +236,14 @@ class Joint(GradientPhase):
         """True once the decoder sees all factors, if the weight of KL[z] is 1 throughout."""
         return self.learning.kl_weight == 1 and not self.closed
 
-    def step(self, *batch: Any) -> float:
+    def step(self, *batch: Any) -> Tensor:
         """One step on a batch, augmented and without free factors for as long as either is wanted."""
         x, *rest = batch
         self._check_labels(*batch)
         if self.closed:
             self.model.gate_free(0.0)
         try:
-            return self.svi.step(
+            return self.svi.step_async(
                 self.learning.viewed(self.learning.augment(x) if self.augmenting else x), *rest
             )
         finally:

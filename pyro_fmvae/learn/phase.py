@@ -144,8 +144,14 @@ class Phase(ABC):
         return False
 
     @abstractmethod
-    def step(self, *batch: Any) -> float:
-        """Take one step on a batch, and return the loss in nats, for all N points."""
+    def step(self, *batch: Any) -> float | Tensor:
+        """Take one step on a batch, and return the loss in nats, for all N points.
+
+        On a GPU the loss is a tensor, and the step may be under way.
+        """
+
+    def settle(self) -> None:  # noqa: B027
+        """Wait for the last step, and raise a ValueError if its loss or a gradient was not finite."""
 
     @property
     def comparable(self) -> bool:
@@ -188,6 +194,10 @@ class GradientPhase(Phase):
         if isinstance(self.svi, CapturedSVI):
             self.svi.eager, self.svi.compile = eager, compile
         return isinstance(self.svi, CapturedSVI)
+
+    def settle(self) -> None:
+        """Wait for the last step of ``svi``."""
+        self.svi.settle()
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's state, and :meth:`own_state`."""

@@ -95,9 +95,9 @@ class VAEJoint(VAEPhase):
         """Adam over the networks."""
         self.svi = self._adam(self.model)
 
-    def step(self, *batch: Any) -> float:
+    def step(self, *batch: Any) -> Tensor:
         """One step at the present weight of the KL divergence; labels are not looked at."""
-        return self.svi.step(self._augmented(batch[0]), **self.weights)
+        return self.svi.step_async(self._augmented(batch[0]), **self.weights)
 
     def _slow_down(self, share: float) -> None:
         """There are none."""

@@ -78,7 +78,7 @@ class SparsePhase(GradientPhase):
         """True if the weight of the KL divergence is 1 throughout."""
         return self.learning.kl_weight == 1
 
-    def step(self, *batch: Any) -> float:
+    def step(self, *batch: Any) -> Tensor:
         """One step at the present weight of the KL divergence; labels are not looked at."""
         x = self.learning.augment(batch[0]) if self.augmenting else batch[0]
-        return self.svi.step(x, kl_weight=self.kl_weight)
+        return self.svi.step_async(x, kl_weight=self.kl_weight)

@@ -299,7 +299,7 @@ def test_phases_are_augmented_until_it_is_time(kind, fraction, augmented):
     phase = kind(model.pretraining() if kind is VAEJoint else model, learning, TEN)
     phase.enter()
     seen = []
-    phase.svi.step = lambda x, *args, **kwargs: seen.append(x)
+    phase.svi.step_async = lambda x, *args, **kwargs: seen.append(x)
     phase.before_step(fraction)
     phase.step(x, labels)
     assert torch.equal(seen[0], x) is not augmented

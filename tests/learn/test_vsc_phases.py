@@ -108,7 +108,7 @@ def test_batches_are_augmented_for_as_long_as_that_is_wanted():
     model, x = small_sparse_model(), binary_data(200)
     phase = entered(model, augmentation=Inverted(), augment_until=0.5)
     seen = []
-    phase.svi.step = lambda x, **kwargs: seen.append(x) or 0.0
+    phase.svi.step_async = lambda x, **kwargs: seen.append(x) or 0.0
     for fraction in (0.0, 0.49, 0.5, 0.9):
         phase.before_step(fraction)
         phase.step(x)
