@@ -597,7 +597,7 @@ def best_mixture(sample: Sample, components: int, generator: torch.Generator, st
     kinds = []
     for start in range(starts if components > 1 else 1):
         own = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        kinds.append(Kind(start // 2 % 2 == 1, start % 2 == 1, own))
+        kinds.append(StartKind(start // 2 % 2 == 1, start % 2 == 1, own))
     first, *others = zip(_started(sample, components, kinds), kinds, strict=True)
     others = sorted(others, key=lambda start: -start[0].bound)[: LEADING - 1]
     begun = [first, *others]
@@ -607,8 +607,8 @@ def best_mixture(sample: Sample, components: int, generator: torch.Generator, st
     return max((_swapped(sample, *start) for start in (settled[0], *better)), key=lambda fitted: fitted.bound)
 
 
-class Kind(NamedTuple):
-    """Kind of a start."""
+class StartKind(NamedTuple):
+    """StartKind of a start."""
 
     white: bool
     """Rows are whitened."""
@@ -618,7 +618,7 @@ class Kind(NamedTuple):
     """Source of its random numbers, on the CPU."""
 
 
-def _started(sample: Sample, components: int, kinds: Sequence[Kind]) -> list[Fitted]:
+def _started(sample: Sample, components: int, kinds: Sequence[StartKind]) -> list[Fitted]:
     """Mixtures of clusters of k-means, improved a little; or of twice as many, of which pairs are merged.
 
     A prior that is learnt learns how alike covariances are, too, until the start is improved to the end.

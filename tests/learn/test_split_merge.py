@@ -95,6 +95,6 @@ def test_more_starts_never_end_lower():
 def test_a_start_of_twice_as_many_clusters_is_merged():
     x, kinds = clusters(6, 40)
     sample = Sample.of(make, x)
-    kind = component_moves.Kind(False, True, torch.Generator().manual_seed(0))
+    kind = component_moves.StartKind(False, True, torch.Generator().manual_seed(0))
     (found,) = component_moves._started(sample, 6, [kind])
     assert found.model.components == 6 and adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1
