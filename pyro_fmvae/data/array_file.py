@@ -5,9 +5,8 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from io import FileIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import torch
@@ -97,8 +96,8 @@ class RowArray(ABC):
 class ArrayFile(RowArray):
     """An array of numbers in a file, row after row from a place on.
 
-    It is read, not mapped: a mapping counts as memory where a process is confined (``ulimit -v``), and would
-    be read page by page. The file is opened for each reading, so that nothing has to be closed.
+    Rows are mapped as they are read, and no others: a mapping counts as memory where a process is confined
+    (``ulimit -v``).
 
     Args:
         path: the file.
@@ -111,19 +110,16 @@ class ArrayFile(RowArray):
         super().__init__(shape, dtype)
         self.path, self.offset = path, offset
 
-    def _opened(self) -> FileIO:
-        return self.path.open("rb", buffering=0)
+    def _opened(self) -> BinaryIO:
+        return self.path.open("rb")
 
-    def _span(self, source: FileIO, start: int, stop: int, chosen: np.ndarray | None = None) -> np.ndarray:
-        found = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        view = found.reshape(-1).view(np.uint8).data
-        source.seek(self.offset + start * self.row_bytes)
-        while view:
-            count = source.readinto(view)
-            if not count:
-                raise ValueError(f"{self.path}: it has become shorter than its header says")
-            view = view[count:]
-        return found if chosen is None else found[chosen]
+    def _span(self, source: BinaryIO, start: int, stop: int, chosen: np.ndarray | None = None) -> np.ndarray:
+        place, shape = self.offset + start * self.row_bytes, (stop - start, *self.shape[1:])
+        try:
+            rows = np.memmap(source, self.dtype, "r", place, shape)
+        except ValueError as error:
+            raise ValueError(f"{self.path}: it has become shorter than its header says") from error
+        return np.array(rows if chosen is None else rows[chosen])
 
 
 class FileRows:
