@@ -1,14 +1,19 @@
-"""Reading .csv files."""
+"""Reading .csv files by pandas.
+
+Own code does what pandas lacks: it tells whether the first row is a header, names lines in errors, and
+refuses what pandas would change silently (it fills up short rows, and ends a text at a NUL).
+"""
 
 import csv
 import math
+import mmap
 import shlex
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from itertools import chain
+from collections import Counter, deque
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain, islice, product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -21,9 +26,10 @@ MOST_LEVELS = 50
 """Largest number of categories of a column."""
 LABEL = "label:"  # begins the names of columns that hold labels
 _MIXTURE = "; --model mixture takes missing entries and words"
-_BYTES = 10  # of memory that a byte of a table takes while it is read, about
+_BYTES, _COLUMN = 10, 3000  # of memory that a byte of a table and a column take while they are read, about
 _FEW = 10  # rows, whose words may all differ by chance
-_SHARED = 1 << 16  # different texts that are held once, however many fields have them
+_WORDS = ("", "na", "n/a", "nan", "?")
+_MISSING = ["".join(letters) for word in _WORDS for letters in product(*zip(word, word.upper(), strict=True))]
 
 
 def read_csv(
@@ -40,7 +46,7 @@ def read_csv(
     A first row of words is a header, unless all of them are values of their columns. A first row with whole
     numbers is one if these do not fit the columns below: see :func:`_has_header`. Columns that it calls
     ``label:NAME`` hold labels, integers or words, where an empty field, ``NA``, ``nan``, ``?`` or -1 is an
-    unknown one; all other columns are features. Empty lines are skipped.
+    unknown one; all other columns are features. Lines of blanks are skipped.
 
     Args:
         path: the file.
@@ -61,55 +67,59 @@ def read_csv(
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    check_fits(_BYTES * path.stat().st_size, str(path))
-    lines, rows = _rows(path)
-    if not rows:
+    check_fits(size := _BYTES * path.stat().st_size, str(path))
+    with _opened(path) as file:
+        line, first = next(_records(file), (0, []))
+    if not first:
         raise ValueError(f"{path}: the file is empty")
-    line, first = lines[0], rows[0]
+    check_fits(size + _COLUMN * len(first), str(path))
+    label_places = [place for place, name in enumerate(first) if name.strip().startswith(LABEL)]
+    feature_places = sorted(set(range(len(first))) - set(label_places))
     known = [words or None for words in levels or ()] or [None if levels is None else ()] * len(first)
-    titled = _has_header(path, lines, rows, missing, None if levels is None else known, ignore)
+    texts = [place for place, words in zip(feature_places, known, strict=False) if words] + label_places
+    columns = _columns(path, True, len(first), texts)
+    titled = _has_header(path, line, first, columns, missing, None if levels is None else known, ignore)
     header = [name.strip() for name in first] if titled else []
-    label_columns = [column for column, name in enumerate(header) if name.startswith(LABEL)]
-    names = tuple(header[column].removeprefix(LABEL).strip() for column in label_columns)
+    names = tuple(header[place].removeprefix(LABEL).strip() for place in label_places)
     if "" in names or len(set(names)) != len(names):
         raise ValueError(
             f"{path}, line {line}: label columns need different, non-empty names, got {list(names)}"
         )
-    feature_columns = sorted(set(range(len(first))) - set(label_columns))
-    if not feature_columns:
+    if not feature_places:
         raise ValueError(
             f"{path}, line {line}: all columns are labels; expected at least one feature{_hint(first[0])}"
         )
-    titles = [header[column] for column in feature_columns] if header else []
+    titles = [header[place] for place in feature_places] if header else []
     check_different_names(filter(None, titles), f"{path}, line {line}")
-    if header:
-        del lines[0], rows[0]
-    for line, row in zip(lines, rows, strict=True):
-        if len(row) != len(first):
-            raise ValueError(
-                f"{path}, line {line}: expected {len(first)} fields, got {len(row)}{_hint(first[0])}"
-            )
-        if levels is not None and len(row) == 1 and _hint(row[0]):
-            raise ValueError(f"{path}, line {line}: expected several fields, got {row[0]!r}{_hint(row[0])}")
+    if not header:
+        columns = _columns(path, False, len(first), texts)
+    rows = len(columns[0].values)
     if not rows:
         raise ValueError(f"{path}: a header at line {line}, but no rows of numbers")
-    if levels and len(levels) != len(feature_columns):
-        raise ValueError(f"{path}: expected {len(levels)} columns besides labels, got {len(feature_columns)}")
-    x = np.empty((len(rows), len(feature_columns)))
+    if levels is not None and len(first) == 1 and (several := list(filter(_hint, columns[0].counts))):
+        line, text = columns[0].first(several)
+        raise ValueError(f"{path}, line {line}: expected several fields, got {text!r}{_hint(text)}")
+    if levels and len(levels) != len(feature_places):
+        raise ValueError(f"{path}: expected {len(levels)} columns besides labels, got {len(feature_places)}")
+    x = np.empty((rows, len(feature_places)))
     found, ignored = [], []
-    for place, column in enumerate(feature_columns):
-        fields = [row[column] for row in rows]
-        read = _Column(path, lines, fields, place + 1, titles[place] if titles else "", known[place])
-        left = not {read.name, str(read.number)}.isdisjoint(ignore)
+    for number, place in enumerate(feature_places):
+        column = columns[place]
+        column.number, column.name, column.words = number + 1, titles[number] if titles else "", known[number]
+        left = not {column.name, str(column.number)}.isdisjoint(ignore)
         if left:
-            ignored.append(place)
-        x[:, place], words = _features(read, missing, left, None if left else unseen)
+            ignored.append(number)
+        try:
+            x[:, number], words = _features(column, missing, None if left else unseen)
+        except ValueError:
+            if not left:
+                raise
+            x[:, number], words = math.nan, ()
         found.append(words)
     labels, named = [], []
-    for column, name in zip(label_columns, names, strict=True):
+    for place, name in zip(label_places, names, strict=True):
         unknown = None if left_out is None else left_out.setdefault(name, Counter())
-        fields = [row[column] for row in rows]
-        numbers, words = _labels(lines, fields, path, name, (values or {}).get(name, ()), unknown)
+        numbers, words = _labels(columns[place], f"{path}: {name!r}", (values or {}).get(name, ()), unknown)
         labels.append(numbers)
         named.append(words)
     check_printable(chain(header, *named, *found), str(path))
@@ -125,10 +135,124 @@ def read_csv(
     )
 
 
+def _records(file: TextIO, width: int | None = None) -> Iterator[tuple[int, list[str]]]:
+    """Last line, from 1, and fields of each record but those of a line of blanks, from the start of a table.
+
+    Raises:
+        ValueError: not text, or a record of another ``width``.
+    """
+    reader, first = csv.reader(iter(file.readline, "")), ""
+    try:
+        for row in reader:
+            if row and not (len(row) == 1 and row[0].isspace()):
+                first = first or row[0]
+                if len(row) != (width or len(row)):
+                    where = f"{file.name}, line {reader.line_num}"
+                    raise ValueError(f"{where}: expected {width} fields, got {len(row)}{_hint(first)}")
+                yield reader.line_num, row
+    except (csv.Error, UnicodeDecodeError) as error:
+        where = f"{file.name}, line {reader.line_num + 1}"
+        raise ValueError(f"{where}: not comma separated text: {error}") from error
+
+
+def _opened(path: Path) -> TextIO:
+    return path.open(newline="", encoding="utf-8-sig")
+
+
+class _Column:
+    """A column: numbers, or fields as they are written; NaN is missing."""
+
+    number = 0
+    """Among the features, from 1."""
+    name = ""
+    """Empty if there is no header."""
+    words: tuple[str, ...] | None = None
+    """Names of the categories; empty to find them if there are words; None refuses words."""
+
+    def __init__(self, path: Path, below: bool, place: int, values: np.ndarray) -> None:
+        self.path, self.below, self.place, self.values = path, below, place, values
+
+    def __str__(self) -> str:
+        return f"column {self.name!r}" if self.name else f"column {self.number}"
+
+    @property
+    def advice(self) -> str:
+        """End of the message about words that are no categories."""
+        named = self.name and "," not in self.name
+        return f"; leave it out with --ignore {shlex.quote(self.name) if named else self.number}"
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Text of each row, empty where it is missing."""
+        return ["" if is_missing(text) else text.strip() for text in map(str, self.values.tolist())]
+
+    @cached_property
+    def counts(self) -> Counter[str]:
+        """In how many rows there is each text."""
+        return Counter(filter(None, self.texts))
+
+    @cached_property
+    def numbers(self) -> Counter[str]:
+        """The texts that are numbers, and in how many rows they are."""
+        return Counter({text: count for text, count in self.counts.items() if _is_number(text)})
+
+    def first(self, wrong: Container[str]) -> tuple[int, str]:
+        """Line of the first row whose text is one of these, and the field as it is written."""
+        row = next(row for row, text in enumerate(self.texts) if text in wrong)
+        with _opened(self.path) as file:
+            line, fields = next(islice(_records(file), self.below + row, None))
+        return line, fields[self.place]
+
+
+def _columns(path: Path, below: bool, width: int, texts: Collection[int]) -> list[_Column]:
+    """Parse the columns of a table.
+
+    Args:
+        path: of the table.
+        below: leave the first record out.
+        width: number of columns.
+        texts: places of columns in which numbers are kept as they are written.
+
+    Raises:
+        ValueError: rows of other lengths, a NUL, or another encoding.
+    """
+    import pandas as pd  # takes half a second
+
+    def parse(**options: Any) -> pd.DataFrame:
+        with _opened(path) as file:
+            if below:
+                next(_records(file))
+            options |= {"header": None, "low_memory": False, "float_precision": "round_trip"}
+            return pd.read_csv(file, keep_default_na=False, na_values=_MISSING, **options)
+
+    with path.open("rb") as whole, mmap.mmap(whole.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content.find(b"\0") >= 0:
+            raise ValueError(f"{path}: not comma separated text: it has a NUL")
+    frame, reason = pd.DataFrame(), ""
+    try:
+        frame = parse(dtype=dict.fromkeys(texts, object))
+    except pd.errors.EmptyDataError:
+        return [_Column(path, below, place, np.empty(0)) for place in range(width)]
+    except (pd.errors.ParserError, UnicodeDecodeError) as error:
+        reason = str(error)
+    if frame.shape[1] != width or frame[width - 1].isin([math.nan, ""]).any():
+        with _opened(path) as file:
+            deque(_records(file, width), 0)
+    if reason:
+        raise ValueError(f"{path}: not comma separated text: {reason}")
+    others = [place for place, kind in enumerate(frame.dtypes) if kind.kind not in "iuf"]
+    values = [*frame.drop(columns=others).to_numpy(np.float64).T]
+    fields = parse(dtype=object, usecols=others) if others else frame  # truth values as they are written
+    for place in others:
+        values.insert(place, fields[place].to_numpy())
+    return [_Column(path, below, place, one) for place, one in enumerate(values)]
+
+
 def _has_header(
     path: Path,
-    lines: list[int],
-    rows: list[list[str]],
+    line: int,
+    first: list[str],
+    columns: Sequence[_Column],
     missing: bool,
     known: Sequence[tuple[str, ...] | None] | None,
     ignore: Collection[str],
@@ -144,54 +268,47 @@ def _has_header(
     Raises:
         ValueError: it has numbers, and what may be names.
     """
-    first, below = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     if any(field.strip().startswith(LABEL) for field in first):
         return True
     filled = [
-        column
-        for column, field in enumerate(first)
-        if not (missing and is_missing(field)) and str(column + 1) not in ignore
+        place
+        for place, field in enumerate(first)
+        if not (missing and is_missing(field)) and str(place + 1) not in ignore
     ]
-    texts = [column for column in filled if not _is_number(first[column])]
+    texts = [place for place in filled if not _is_number(first[place])]
 
-    def is_value(column: int) -> bool:
-        text = first[column].strip()
-        if known is not None and column < len(known) and text in (known[column] or ()):
+    def is_value(place: int) -> bool:
+        text, column = first[place].strip(), columns[place]
+        if known is not None and place < len(known) and text in (known[place] or ()):
             return True
-        fields = [row[column].strip() for row in below if not is_missing(row[column])]
-        return text in fields and 2 * sum(map(_is_number, fields)) < len(fields)
+        return text in column.counts and 2 * column.numbers.total() < column.counts.total()
 
     if len(texts) == len(filled):
         return bool(filled) and (known is None or not all(map(is_value, texts)))
-    numbers = [column for column in filled if column not in texts]
-    names = {float(first[column]) for column in numbers}
+    numbers = [place for place in filled if place not in texts]
+    names = {float(first[place]) for place in numbers}
     whole = len(names) == len(numbers) and all(map(float.is_integer, names))
+    below = len(columns[0].values) > 0
     if below and whole and texts == filled[: len(texts)] and not any(map(is_value, texts)):
         if not texts:
-            above = (column for column in numbers if _has_words_alone(row[column] for row in below))
+            above = (place for place in numbers if columns[place].counts and not columns[place].numbers)
             return known is not None and not all(map(is_value, above))
-        if all(_is_out_of_place(float(first[column]), [row[column] for row in below]) for column in numbers):
+        if all(_is_out_of_place(float(first[place]), columns[place].numbers) for place in numbers):
             return True
-    for column in texts:
-        if known is None or all(_is_number(row[column]) or is_missing(row[column]) for row in below):
+    for place in texts:
+        if known is None or columns[place].numbers == columns[place].counts:
             raise ValueError(
-                f"{path}, line {lines[0]}: expected a row of numbers or a header of names, "
-                f"got {first[column]!r} among numbers{_hint(first[column])}"
+                f"{path}, line {line}: expected a row of numbers or a header of names, "
+                f"got {first[place]!r} among numbers{_hint(first[place])}"
             )
     return False
 
 
-def _has_words_alone(fields: Iterable[str]) -> bool:
-    """Tell whether there are words in a column, and no numbers."""
-    filled = (field for field in fields if not is_missing(field))
-    return not _is_number(next(filled, "0")) and not any(map(_is_number, filled))
-
-
-def _is_out_of_place(number: float, fields: Sequence[str]) -> bool:
-    """Tell whether a whole number is beyond the range of a column, or most of that is no whole numbers."""
-    there = [float(field) for field in fields if _is_number(field) and not is_missing(field)]
-    whole = sum(map(float.is_integer, there))
-    return not there or not min(there) <= number <= max(there) or 2 * whole < len(there)
+def _is_out_of_place(number: float, numbers: Counter[str]) -> bool:
+    """Tell whether a whole number is beyond the range of numbers, or most of these are no whole numbers."""
+    there = Counter({float(text): count for text, count in numbers.items()})
+    whole = sum(count for value, count in there.items() if value.is_integer())
+    return not there or not min(there) <= number <= max(there) or 2 * whole < there.total()
 
 
 def check_different_names(names: Iterable[str], source: str) -> None:
@@ -221,26 +338,6 @@ def _note_on_header(name: str, titles: Sequence[str], first: Sequence[str]) -> s
     return "; ".join(notes)
 
 
-def _rows(path: Path) -> tuple[list[int], list[list[str]]]:
-    """The line number, counted from 1, and the fields of each row that is not empty."""
-    lines: list[int] = []
-    rows: list[list[str]] = []
-    shared: dict[str, str] = {}
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
-        try:
-            for row in filter(None, reader):
-                lines.append(reader.line_num)
-                rows.append([shared.get(field, field) for field in row])
-                if len(shared) < _SHARED:
-                    shared.update(zip(rows[-1], rows[-1], strict=True))
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(
-                f"{path}, line {reader.line_num + 1}: not comma separated text: {error}"
-            ) from error
-    return lines, rows
-
-
 def _is_number(field: str) -> bool:
     try:
         float(field)
@@ -249,110 +346,76 @@ def _is_number(field: str) -> bool:
     return True
 
 
-class _Column(NamedTuple):
-    path: Path
-    lines: Sequence[int]
-    """Line of each row."""
-    fields: Sequence[str]
-    """Text of each row."""
-    number: int
-    """From 1."""
-    name: str
-    """Empty if there is no header."""
-    words: tuple[str, ...] | None
-    """Names of the categories; empty to find them if there are words; None refuses words."""
-
-    def __str__(self) -> str:
-        return f"column {self.name!r}" if self.name else f"column {self.number}"
-
-    @property
-    def advice(self) -> str:
-        """End of the message about words that are no categories."""
-        named = self.name and "," not in self.name
-        return f"; leave it out with --ignore {shlex.quote(self.name) if named else self.number}"
-
-
 def _features(
-    column: _Column, missing: bool, ignored: bool, unseen: dict[str, Counter[str]] | None
+    column: _Column, missing: bool, unseen: dict[str, Counter[str]] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The numbers of a column, or those of its categories with their names.
-
-    With ``missing`` fields may be missing; with ``ignored`` NaN takes the place of an error.
-    """
-    if not column.words:
-        with suppress(ValueError):
-            numbers = np.array([*map(float, column.fields)])
-            if np.isfinite(numbers).all():
-                return numbers, ()
-    try:
-        fields = column.fields
-        texts = ["" if is_missing(field) else field.strip() for field in fields]
-        words = Counter(text for text in texts if text and not _is_number(text))
-        if column.words or (words and column.words is not None):
-            return _categories(column, texts, words.total(), unseen)
-        if unseen is not None and 0 < 2 * words.total() <= sum(map(bool, texts)):
-            fields = ["" if text in words else field for text, field in zip(texts, fields, strict=True)]
-            unseen[str(column)] = words
-        numbered = zip(fields, column.lines, strict=True)
-        return np.array([_feature(field, column.path, line, missing) for field, line in numbered]), ()
-    except ValueError:
-        if not ignored:
-            raise
-        return np.full(len(column.fields), math.nan), ()
+    """The numbers of a column, or those of its categories with their names; fields may be ``missing``."""
+    if not column.words and column.values.dtype.kind == "f":
+        wrong = np.isinf(column.values) if missing else ~np.isfinite(column.values)
+        if not wrong.any():
+            return column.values, ()
+    words = column.counts - column.numbers
+    if column.words or (words and column.words is not None):
+        return _categories(column, words, unseen)
+    if unseen is not None and 0 < 2 * words.total() <= column.counts.total():
+        unseen[str(column)] = words
+    else:
+        words.clear()
+    if faulty := {text for text in {*column.texts} if text not in words and _fault(text, missing)}:
+        line, field = column.first(faulty)
+        raise ValueError(f"{column.path}, line {line}: {_fault(field, missing)}")
+    known = {text: float(text) for text in column.counts if text not in words}
+    return np.array([known.get(text, math.nan) for text in column.texts]), ()
 
 
 def _categories(
-    column: _Column, texts: list[str], words: int, unseen: dict[str, Counter[str]] | None
+    column: _Column, words: Counter[str], unseen: dict[str, Counter[str]] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The numbers of the categories of a column and their names.
 
     Args:
         column: to read.
-        texts: of its fields, empty where they are missing.
-        words: how many of them are no numbers.
+        words: its texts that are no numbers.
         unseen: see :func:`read_csv`.
     """
-    filled = [text for text in texts if text]
-    found = column.words or tuple(sorted(set(filled)))
+    found = column.words or tuple(sorted(column.counts))
     if not column.words:
-        if 2 * words <= len(filled):
-            row = next(row for row, text in enumerate(texts) if text and not _is_number(text))
+        if 2 * words.total() <= column.counts.total():
+            line, field = column.first(words)
             raise ValueError(
-                f"{column.path}, line {column.lines[row]}: expected a number in {column}, "
-                f"got {texts[row]!r}{_hint(texts[row]) or '; leave the field empty if it is unknown'}"
+                f"{column.path}, line {line}: expected a number in {column}, "
+                f"got {field.strip()!r}{_hint(field) or '; leave the field empty if it is unknown'}"
             )
         if len(found) > MOST_LEVELS:
             raise ValueError(
                 f"{column.path}: {column} has {len(found):,} different words, at most {MOST_LEVELS} can be "
                 f"categories{column.advice}"
             )
-        if len(texts) >= _FEW and len(found) == len(filled):
+        if len(column.values) >= _FEW and len(found) == column.counts.total():
             raise ValueError(f"{column.path}: {column} has another word in every row{column.advice}")
-    numbers = {text: float(number) for number, text in enumerate(found)} | {"": math.nan}
-    other = Counter(text for text in texts if text not in numbers)
+    numbers = {text: float(number) for number, text in enumerate(found)}
+    other = Counter({text: count for text, count in column.counts.items() if text not in numbers})
     if other and unseen is None:
-        row = next(row for row, text in enumerate(texts) if text in other)
+        line, field = column.first(other)
         raise ValueError(
-            f"{column.path}, line {column.lines[row]}: expected one of {', '.join(found)} in {column}, "
-            f"got {column.fields[row]!r}"
+            f"{column.path}, line {line}: expected one of {', '.join(found)} in {column}, got {field!r}"
         )
     if other and unseen is not None:
         unseen[str(column)] = other
-    return np.array([numbers.get(text, math.nan) for text in texts]), found
+    return np.array([numbers.get(text, math.nan) for text in column.texts]), found
 
 
-def _feature(field: str, path: Path, line: int, missing: bool) -> float:
+def _fault(field: str, missing: bool) -> str:
+    """What is wrong with a field as a number; "" if nothing is."""
     if missing and is_missing(field):
-        return math.nan
+        return ""
     try:
         value = float(field)
-    except ValueError as error:
-        hint = _hint(field) or ("" if missing else _MIXTURE)
-        raise ValueError(f"{path}, line {line}: expected a number, got {field!r}{hint}") from error
+    except ValueError:
+        return f"expected a number, got {field!r}{_hint(field) or ('' if missing else _MIXTURE)}"
     if math.isinf(value) or (math.isnan(value) and not missing):
-        hint = _MIXTURE if math.isnan(value) else ""
-        raise ValueError(f"{path}, line {line}: expected a finite number, got {field!r}{hint}")
-    return value
+        return f"expected a finite number, got {field!r}{_MIXTURE if math.isnan(value) else ''}"
+    return ""
 
 
 def _hint(field: str) -> str:
@@ -362,37 +425,28 @@ def _hint(field: str) -> str:
 
 
 def _labels(
-    lines: Sequence[int],
-    fields: Sequence[str],
-    path: Path,
-    name: str,
-    known: tuple[str, ...],
-    left_out: Counter[str] | None,
+    column: _Column, source: str, known: tuple[str, ...], left_out: Counter[str] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The labels of a column, int64 [n], and the names of their values if these are words."""
-    texts = ["" if is_missing(field) else field.strip() for field in fields]
-    words = [text for text in texts if text and not _is_number(text)]
-    if not (known or words) or any(_hint(word) for word in words):
-        numbered = zip(fields, lines, strict=True)
-        return np.array([_label(field, path, line) for field, line in numbered], dtype=np.int64), ()
-    texts = ["" if text == "-1" else text for text in texts]
-    source = f"{path}: {name!r}"
-    values = known or find_values(texts, source)
-    return code(texts, values, source, left_out), values
+    words = column.counts.keys() - column.numbers
+    if (known or words) and not any(map(_hint, words)):
+        texts = ["" if text == "-1" else text for text in column.texts]
+        values = known or find_values(texts, source)
+        return code(texts, values, source, left_out), values
+    if wrong := {text for text in column.counts if _label_fault(text)}:
+        line, field = column.first(wrong)
+        raise ValueError(f"{column.path}, line {line}: {_label_fault(field)}")
+    return np.array([int(text or -1) for text in column.texts], dtype=np.int64), ()
 
 
-def _label(field: str, path: Path, line: int) -> int:
-    if is_missing(field):
-        return -1
+def _label_fault(field: str) -> str:
+    """What is wrong with a field as a label that is an integer; "" if nothing is."""
     try:
         value = int(field)
-    except ValueError as error:
-        raise ValueError(
-            f"{path}, line {line}: expected an integer label, got {field!r}"
-            f"{DECIMAL_HINT if is_decimal(field) else _hint(field)}"
-        ) from error
+    except ValueError:
+        return (
+            f"expected an integer label, got {field!r}{DECIMAL_HINT if is_decimal(field) else _hint(field)}"
+        )
     if value < -1:
-        raise ValueError(f"{path}, line {line}: expected a label >= -1, where -1 is unknown, got {value}")
-    if value > LARGEST_LABEL:
-        raise ValueError(f"{path}, line {line}: expected a label of {LARGEST_LABEL} at most, got {value}")
-    return value
+        return f"expected a label >= -1, where -1 is unknown, got {value}"
+    return f"expected a label of {LARGEST_LABEL} at most, got {value}" if value > LARGEST_LABEL else ""
