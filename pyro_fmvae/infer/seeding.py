@@ -231,19 +231,21 @@ def better_mixture(
     generator: torch.Generator,
     restarts: int = 1,
     scale: float = 1.0,
+    least: float = LEAST_GAIN,
 ) -> tuple[MixturePosterior, float] | None:
     """A mixture of a greater bound than the present one reaches, and by how much, in nats per point; or None.
 
     Networks that are still learning move points apart that one component stands for, and a mixture that
     follows by small steps stays in its local maximum: with a component for two clusters, say, and another one
     for hardly a point. Both the present mixture and the new starts are improved by coordinate ascent before
-    they are compared; a gain below 0.001 nats per point is none.
+    they are compared.
 
     Args:
         weights_prior, components_prior, mean, variance, scale: as for :func:`coordinate_ascent`.
         weights, components: the present mixture.
         generator: source of the random numbers, on the CPU.
         restarts: k-means starts, each of them improved, a single one too.
+        least: nats per point that a start has to gain.
 
     Raises:
         ValueError: ``restarts`` < 1.
@@ -253,7 +255,7 @@ def better_mixture(
     present = coordinate_ascent(*priors, *data, gamma, scale)
     best = kmeans_mixture(*priors, *data, generator, restarts, scale, ITERATIONS)
     gain = (best.bound - present.bound) / (scale * len(mean))
-    return (best, gain) if gain > LEAST_GAIN else None
+    return (best, gain) if gain > least else None
 
 
 def responsibilities(

@@ -65,8 +65,8 @@ def _mixture_of(dim: int) -> Make:
 
 SEEDING_POINTS = 20_000
 SEEDING_LABELS = 1000
-FIRST_REVIVAL = 500
-"""Steps of a joint phase after which factors whose components coincide start anew; then twice as many."""
+FIRST_REVIVAL = 50
+"""Steps of a joint phase after which free factors are compared with new starts; then twice as many."""
 SEED_RANGE = 2**62  # of starts within a phase, whose seeds are drawn from torch's own generator
 
 logger = logging.getLogger("pyro_fmvae")
@@ -191,7 +191,7 @@ class Joint(GradientPhase):
     def between_steps(self, batches: Iterable[Any], step: int) -> None:
         """Compare λ with new starts, every so many steps, and take those of a greater bound.
 
-        Free factors whose components coincide are started anew after 500 steps, 1,000, 2,000 and so on.
+        Free factors are revived after 50 steps, 100, 200, 400 and so on.
 
         A copy of the loader hands out the points that are encoded for it, undistorted. With
         :class:`~pyro_fmvae.data.Batches` these are points still to come in this epoch of training.
@@ -206,9 +206,9 @@ class Joint(GradientPhase):
         self._started(self.model.restart(loc, scale, _generator(), self.learning.restarts), step)
 
     def _revive(self, batches: Iterable[Any], step: int) -> None:
-        """Start factors whose components coincide anew: see :mod:`pyro_fmvae.learn.revival`."""
+        """Start free factors anew where that pays: see :mod:`pyro_fmvae.learn.revival`."""
         if self.learning.independent_start:
-            self._started(revive(self.model, batches, step), step)
+            self._started(revive(self.model, batches, step, self.learning.restarts), step)
 
     def _started(self, gains: dict[int, float], step: int) -> None:
         """Take factors that were started anew over to all ranks, and say so."""

@@ -1,10 +1,13 @@
-"""Free factors whose components coincide, started anew on a direction that no factor holds.
+"""Free factors started anew: where new components reach a greater bound, and where components coincide.
 
-Such a factor says nothing, and gradients hardly move it: no point prefers a component. The codes may still
-hold a property that it could stand for, spread over the blocks of others. An independent component of the
-codes (:mod:`pyro_fmvae.learn.independent_components`) is turned into the factor's block, by a rotation in the
-plane of this direction and an axis of the block. The networks absorb it, and λ is seeded anew there. If the
-bound does not gain, all is as before.
+Networks that are still learning move codes faster than λ follows by small steps, and points leave narrow
+components for a wide one until that has all of them. So λ is compared with new starts.
+
+A factor whose components coincide says nothing, and gradients hardly move it: no point prefers a component.
+The codes may still hold a property that it could stand for, spread over the blocks of others. An independent
+component of the codes (:mod:`pyro_fmvae.learn.independent_components`) is turned into the factor's block, by
+a rotation in the plane of this direction and an axis of the block. The networks absorb it, and λ is seeded
+anew there. If the bound does not gain, all is as before.
 """
 
 import math
@@ -31,20 +34,23 @@ GAIN: Final = 0.05
 
 
 @torch.no_grad()
-def revive(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int) -> dict[int, float]:
-    """Start free factors whose components coincide anew, in place, where the bound gains by it.
+def revive(
+    model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, restarts: int = 1
+) -> dict[int, float]:
+    """Start free factors anew, in place, where the bound gains by it.
 
     Args:
         model: its factors share a latent space.
         batches: a loader of points x, or of x and what belongs to them.
-        seed: of the analysis of codes, and of the draws by which bounds are compared.
+        seed: of new starts, the analysis of codes, and the draws by which bounds are compared.
+        restarts: k-means starts that λ of each factor is compared with.
 
     Returns:
         Factor → gain in nats per point, for each factor that was started anew. Networks of a kind whose basis
         cannot change are left as they are.
     """
     x = _points(batches, min(POINTS, model.num_data))
-    gains: dict[int, float] = {}
+    gains = model.restart(*_encoded(model, x), torch.Generator().manual_seed(seed), restarts, GAIN)
     for factor, size in enumerate(model.num_components):
         if factor in model.labelled or size == 1:
             continue

@@ -26,7 +26,14 @@ from pyro_fmvae.infer.posteriors import (
     to_natural,
     to_standard,
 )
-from pyro_fmvae.infer.seeding import Clustering, better_mixture, coordinate_ascent, kmeans, kmeans_mixture
+from pyro_fmvae.infer.seeding import (
+    LEAST_GAIN,
+    Clustering,
+    better_mixture,
+    coordinate_ascent,
+    kmeans,
+    kmeans_mixture,
+)
 from pyro_fmvae.models.hyperprior import Hyperprior
 from pyro_fmvae.models.labelled_start import labelled_start
 
@@ -208,12 +215,19 @@ class FactorGroup(nn.Module):
         )
 
     def restart(
-        self, mean: Tensor, variance: Tensor, num_data: int, generator: torch.Generator, restarts: int
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        num_data: int,
+        generator: torch.Generator,
+        restarts: int,
+        least: float = LEAST_GAIN,
     ) -> dict[int, float]:
         """Start λ anew where that pays, in place: see :meth:`FactorialMixtureVAE.restart`.
 
         Args:
             mean, variance, num_data, generator, restarts: as for :meth:`seed`.
+            least: nats per point that a start has to gain.
 
         Returns:
             Factor → gain, for each factor that was started anew.
@@ -232,7 +246,7 @@ class FactorGroup(nn.Module):
             priors = self.of_factor(number, *whole)
             present = self.of_factor(number, self.weights(), self.loc_precision())
             data, points = (mean[factor], variance[factor]), num_data / mean.shape[1]
-            found = better_mixture(*priors, *present, *data, generator, restarts, points)
+            found = better_mixture(*priors, *present, *data, generator, restarts, points, least)
             if found is not None:
                 mixture, gains[factor] = found
                 present[0].natural.copy_(mixture.weights.natural)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from pyro_fmvae.infer.seeding import Clustering, kmeans
+from pyro_fmvae.infer.seeding import LEAST_GAIN, Clustering, kmeans
 from pyro_fmvae.models.factor_group import FactorGroup, make_groups
 from pyro_fmvae.models.hyperprior import Hyperprior
 from pyro_fmvae.models.labelled_start import separated
@@ -227,12 +227,17 @@ class FactorialPrior(nn.Module):
 
     @torch.no_grad()
     def restart(
-        self, loc: Tensor, scale: Tensor, generator: torch.Generator, restarts: int = 1
+        self,
+        loc: Tensor,
+        scale: Tensor,
+        generator: torch.Generator,
+        restarts: int = 1,
+        least: float = LEAST_GAIN,
     ) -> dict[int, float]:
         """Reinitialise λ of each factor without labels, in place, if a new start reaches a greater bound.
 
-        Arguments are those of :meth:`seed`. Both the present λ and the new starts are improved by coordinate
-        ascent before they are compared.
+        Arguments are those of :meth:`seed`, and ``least``, the nats per point that a start has to gain. Both
+        the present λ and the new starts are improved by coordinate ascent before they are compared.
 
         Returns:
             Reinitialised factor → gain over the improved present λ in nats per point.
@@ -243,7 +248,7 @@ class FactorialPrior(nn.Module):
         """
         data = *self._moments(loc, scale), self.num_data
         unlabelled = [group for group in self.factor_groups() if not group.columns]
-        gains = [group.restart(*data, generator, restarts) for group in unlabelled]
+        gains = [group.restart(*data, generator, restarts, least) for group in unlabelled]
         return {factor: gain for of_group in gains for factor, gain in of_group.items()}
 
     def match(self, state_dict: Mapping[str, Any]) -> None:

@@ -93,6 +93,23 @@ def test_a_factor_whose_components_coincide_finds_what_no_factor_holds(angle, st
     assert revive(model, [x], 0) == {}
 
 
+def test_components_start_anew_where_the_bound_is_greater():
+    """One component has two clusters and two components share another one, which ascent alone never mends."""
+    x, values = planted(math.pi / 2)  # each property at the head of a block
+    far = torch.arange(POINTS) % 2
+    x[:, 2] += 6.0 * far  # four clusters: the second property beside this one
+    truth = 2 * far.numpy() + values[:, 1]
+    model = linear_model(labelled=(0,), sizes=(2, 4))
+    badly = lambda codes, *_: torch.where(codes[:, 0] < 3, 0, 1 + (codes[:, 0] > 6) + (codes[:, 0] > 7))  # noqa: E731
+    labels, generator = torch.tensor(values[:, :1]), torch.Generator().manual_seed(0)
+    model.seed(*model.encoder(x), labels, generator, clusters=badly)
+    labelled = [p.clone() for p in model.factor_groups()[0].parameters()]
+    assert adjusted_rand_score(truth, model.eval().codes(x)[:, 1]) < 0.9
+    assert set(revive(model, [x], 0, restarts=10)) == {1}
+    assert adjusted_rand_score(truth, model.codes(x)[:, 1]) > 0.99
+    assert all(map(torch.equal, labelled, model.factor_groups()[0].parameters()))
+
+
 @pytest.mark.parametrize("second", [None, 0.0], ids=["nothing to find", "no gain"])
 def test_what_no_bound_gains_by_is_undone(second, monkeypatch):
     x, _ = planted(second)

@@ -89,6 +89,26 @@ def test_killed_run_is_resumed_exactly(files, whole, tmp_path, every):
     assert metrics(run) == metrics(whole)
 
 
+def test_factors_that_start_from_independent_components_are_resumed_exactly(tmp_path, monkeypatch, caplog):
+    """Also where components start anew between steps, of a factor whose components coincide, too."""
+    generator = np.random.default_rng(0)
+    values = generator.integers(0, 2, (200, 3))
+    lit = np.where(values, 0.97, 0.03)[:, :, None, None].repeat(3, 2).reshape(200, 9, 1).repeat(4, 2)
+    np.savez(tmp_path / "three.npz", x=(generator.random(lit.shape) < lit).astype(np.uint8))
+    monkeypatch.setattr("pyro_fmvae.learn.fmvae_phases.FIRST_REVIVAL", 1)
+    monkeypatch.setattr("pyro_fmvae.learn.revival.GAIN", -1e3)  # every start is taken
+    iterations = {"pretrain_iterations": 100, "prior_iterations": 2, "joint_iterations": 6}
+    options = {"factors": "2,2,2", "hidden": 20, "learning_rate": 0.01, "patience": 0, **iterations}
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert train(whole, tmp_path / "three.npz", **options)[0] == 0
+    log = (whole / "train.log").read_text()
+    assert "independent components: 0.9" in log or "independent components: 1.0" in log
+    assert {f"joint step {step}: factor 0 started anew" in log for step in (1, 2, 4)} == {True}
+    kill_and_resume(run, tmp_path / "three.npz", (50, 53, 55, 57), math.inf, **options)
+    assert state(run) == state(whole)
+    assert metrics(run) == metrics(whole)
+
+
 @pytest.mark.slow
 def test_captured_steps_are_the_same_run_resumed_or_not(files, whole, tmp_path, monkeypatch):
     captured, run = tmp_path / "captured", tmp_path / "run"
