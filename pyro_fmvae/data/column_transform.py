@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]
 import torch
-from scipy.stats import skew, yeojohnson, yeojohnson_normmax  # type: ignore[import-untyped]
 from torch import Tensor
 
 MOST_VALUES: Final = 10
@@ -72,8 +72,8 @@ class ColumnTransform:
                 continue  # rounding may leave a constant column a deviation
             centre, spread = known.mean(), known.std()
             standard = (known - centre) / spread if spread > 0 else known
-            if spread > 0 and abs(skew(standard)) > SKEWED:
-                found = np.clip(yeojohnson_normmax(standard), -LARGEST, LARGEST)
+            if spread > 0 and abs(scipy.stats.skew(standard)) > SKEWED:
+                found = np.clip(scipy.stats.yeojohnson_normmax(standard), -LARGEST, LARGEST)
                 found = round(float(found), DECIMALS)
                 while not _resolved(standard, found):
                     found = round(1 + 0.8 * (found - 1), DECIMALS)
@@ -112,7 +112,7 @@ class ColumnTransform:
             if power != 1:
                 standard = (found[:, column] - self.mean[column]) / self.std[column]
                 known = ~np.isnan(standard)
-                found[known, column] = yeojohnson(standard[known], power)
+                found[known, column] = scipy.stats.yeojohnson(standard[known], power)
         return found
 
     def inverse(self, y: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ def column_in_words(index: int, names: Sequence[str]) -> str:
 
 def _resolved(x: np.ndarray, power: float) -> bool:
     """Tell whether numbers can be read off their powers in float32: to 1e-4 of themselves at both ends."""
-    y, ends = yeojohnson(x, power), np.array([x.min(), x.max()])
+    y, ends = scipy.stats.yeojohnson(x, power), np.array([x.min(), x.max()])
     slope = (1 + np.abs(ends)) ** (np.sign(ends) * (power - 1))
     error = np.finfo(np.float32).eps * max(np.abs(y - y.mean()).max(), y.std())
     return bool((error <= RESOLUTION * (1 + np.abs(ends)) * slope).all())

@@ -4,10 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]
 import torch
-from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
-from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, normalized_mutual_info_score
-from sklearn.metrics.cluster import contingency_matrix
 from torch import Tensor
 
 from pyro_fmvae.evaluate.classification import classification_measures
@@ -50,6 +48,8 @@ def label_agreement(
         most common label, and what :func:`cluster_confusion` returns. Columns without known labels are left
         out. So are constant columns without a factor, because any clustering would seem to match them.
     """
+    from sklearn import metrics  # here: scikit-learn takes a while to import
+
     pairs = [(model.predicted_codes(x).cpu(), labels.cpu()) for x, labels in batches]
     codes, labels = torch.cat([c for c, _ in pairs]).numpy(), torch.cat([y for _, y in pairs]).numpy()
     classified: dict[str, dict[str, Any]] = {}
@@ -66,7 +66,7 @@ def label_agreement(
             continue
         if (truth == truth[0]).all():
             continue
-        nmi = [float(normalized_mutual_info_score(truth, codes[known, i])) for i in range(codes.shape[1])]
+        nmi = [float(metrics.normalized_mutual_info_score(truth, each)) for each in codes[known].T]
         best = int(np.argmax(nmi))
         clustering[name] = {
             "n": len(truth),
@@ -74,8 +74,8 @@ def label_agreement(
             "accuracy": matching_accuracy(truth, codes[known, best]),
             "majority": majority_accuracy(truth, codes[known, best]),
             "nmi": nmi[best],
-            "ami": float(adjusted_mutual_info_score(truth, codes[known, best])),
-            "ari": float(adjusted_rand_score(truth, codes[known, best])),
+            "ami": float(metrics.adjusted_mutual_info_score(truth, codes[known, best])),
+            "ari": float(metrics.adjusted_rand_score(truth, codes[known, best])),
             **cluster_confusion(truth, codes[known, best]),
         }
     accuracy = {name: found["accuracy"] for name, found in classified.items()}
@@ -90,8 +90,8 @@ def matching_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
     Args:
         labels, clusters: integers [N], N >= 1.
     """
-    table = contingency_matrix(labels, clusters)
-    rows, columns = linear_sum_assignment(table, maximize=True)
+    table = _table(labels, clusters)
+    rows, columns = scipy.optimize.linear_sum_assignment(table, maximize=True)
     return float(table[rows, columns].sum() / len(labels))
 
 
@@ -114,12 +114,12 @@ def cluster_confusion(labels: np.ndarray, clusters: np.ndarray) -> dict[str, lis
 
         Nothing at all if V · C is more than :data:`LARGEST`.
     """
-    table = contingency_matrix(labels, clusters)
+    table = _table(labels, clusters)
     if table.size > LARGEST:
         return {}
     values, components = np.unique(labels), np.unique(clusters)
     named_after = table.argmax(0)
-    rows, columns = linear_sum_assignment(table, maximize=True)
+    rows, columns = scipy.optimize.linear_sum_assignment(table, maximize=True)
     named_after[columns] = rows
     order = named_after.argsort(kind="stable")
     return {
@@ -138,4 +138,11 @@ def majority_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
     Args:
         labels, clusters: integers [N], N >= 1.
     """
-    return float(contingency_matrix(labels, clusters).max(0).sum() / len(labels))
+    return float(_table(labels, clusters).max(0).sum() / len(labels))
+
+
+def _table(labels: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """How many points have each label and each cluster, [labels, clusters]."""
+    from sklearn.metrics.cluster import contingency_matrix
+
+    return contingency_matrix(labels, clusters)

@@ -3,8 +3,7 @@
 from typing import Any, Final
 
 import numpy as np
-from scipy.stats import binomtest  # type: ignore[import-untyped]
-from sklearn.metrics import f1_score, recall_score
+import scipy  # type: ignore[import-untyped]
 
 from pyro_fmvae.evaluate.probes import linear_probe
 
@@ -30,6 +29,8 @@ def classification_measures(truth: np.ndarray, predicted: np.ndarray) -> dict[st
         * ``values``: the classes that are true or predicted anywhere, ascending;
         * ``confusion``: number of points of each true value (rows) by predicted value (columns).
     """
+    from sklearn.metrics import f1_score, recall_score  # here: scikit-learn takes a while to import
+
     correct, classes = int((truth == predicted).sum()), np.unique(truth)
     averaged: dict[str, Any] = {"labels": classes, "average": "macro", "zero_division": 0}
     values = np.union1d(classes, predicted)
@@ -53,7 +54,7 @@ def wilson_interval(successes: int, n: int) -> list[float]:
         successes: number of successes, 0 to `n`.
         n: number of trials, at least 1.
     """
-    interval = binomtest(successes, n).proportion_ci(CONFIDENCE, method="wilson")
+    interval = scipy.stats.binomtest(successes, n).proportion_ci(CONFIDENCE, method="wilson")
     return [float(interval.low), float(interval.high)]
 
 

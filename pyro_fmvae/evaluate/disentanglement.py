@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.metrics import mutual_info_score
 
 from pyro_fmvae.evaluate.encodings import Encodings, learnable
 
@@ -58,6 +56,8 @@ def mutual_information(codes: np.ndarray, labels: np.ndarray) -> Information:
     """
     if len(codes) != len(labels):
         raise ValueError(f"labels: expected one row for each of {len(codes)} codes, got {len(labels)}")
+    from sklearn.metrics import mutual_info_score  # here: scikit-learn takes a while to import
+
     nats = np.full((codes.shape[1], labels.shape[1]), np.nan)
     entropy = np.full(labels.shape[1], np.nan)
     for j in range(labels.shape[1]):
@@ -124,6 +124,8 @@ def dci(train: Encodings, test: Encodings, seed: int = 0) -> DCI:
     Raises:
         ValueError: encodings of different shapes, or no property with two known values.
     """
+    from sklearn.ensemble import RandomForestClassifier  # here: scikit-learn takes a while to import
+
     importance = np.full((train.num_blocks, train.num_properties), np.nan)
     accuracy = np.full(train.num_properties, np.nan)
     features, unseen = (e.latents.reshape(len(e.latents), -1) for e in (train, test))

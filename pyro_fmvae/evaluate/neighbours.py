@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pyro
 import torch
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 NEAREST = "nearest"
@@ -41,6 +40,8 @@ class Neighbours:
         self._noise = np.sqrt(np.square(residual[finite]).mean()).clip(smallest)
         points = self._points(mean[finite], residual[finite])
         self._hashes = hashes[finite]
+        from sklearn.neighbors import NearestNeighbors  # here: scikit-learn takes a while to import
+
         self._index = NearestNeighbors(n_neighbors=1, algorithm="brute").fit(points)
 
     def among_training_points(self) -> np.ndarray:

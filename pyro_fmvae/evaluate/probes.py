@@ -13,15 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
-from sklearn.neighbors import KNeighborsClassifier
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from pyro_fmvae.evaluate.encodings import Encodings, learnable
+
+if TYPE_CHECKING:  # it takes a while to import
+    from sklearn.pipeline import Pipeline
 
 NEIGHBOURS = 10
 _MOST_STEPS = 10_000  # far more than the hundreds that L-BFGS needs: it stops on convergence
@@ -29,16 +28,11 @@ _MOST_STEPS = 10_000  # far more than the hundreds that L-BFGS needs: it stops o
 
 def linear_probe() -> Pipeline:
     """Multinomial logistic regression on standardised latents with scikit-learn's penalty ‖w‖²/2 (C = 1)."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     return make_pipeline(StandardScaler(), LogisticRegression(max_iter=_MOST_STEPS))
-
-
-class _Neighbours(KNeighborsClassifier):
-    """Nearest neighbours, or all points if there are fewer."""
-
-    def fit(self, points: np.ndarray, labels: np.ndarray) -> _Neighbours:
-        self.set_params(n_neighbors=min(NEIGHBOURS, len(points)))
-        fitted: _Neighbours = super().fit(points, labels)
-        return fitted
 
 
 def neighbour_probe() -> Pipeline:
@@ -47,7 +41,19 @@ def neighbour_probe() -> Pipeline:
     It is the cheapest non-linear probe, is deterministic and cannot fail to converge. Its weakness is that
     uninformative dimensions count as much as informative ones.
     """
-    return make_pipeline(StandardScaler(), _Neighbours(NEIGHBOURS))
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    class AtMost(KNeighborsClassifier):
+        """Nearest neighbours, or all points if there are fewer."""
+
+        def fit(self, points: np.ndarray, labels: np.ndarray) -> AtMost:
+            self.set_params(n_neighbors=min(NEIGHBOURS, len(points)))
+            fitted: AtMost = super().fit(points, labels)
+            return fitted
+
+    return make_pipeline(StandardScaler(), AtMost(NEIGHBOURS))
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+import scipy  # type: ignore[import-untyped]
 
 RECOVERED: Final = 0.95
 """The cosine that a unit must exceed to count as recovered."""
@@ -50,7 +50,7 @@ def match_units(learnt: np.ndarray, true: np.ndarray) -> UnitMatch:
             f"learnt, true: expected units of one shape, got {list(w.shape[1:])} and {list(t.shape[1:])}"
         )
     cosines = (_directions(t) @ _directions(w).T).clip(-1.0, 1.0)
-    rows, columns = linear_sum_assignment(cosines, maximize=True)
+    rows, columns = scipy.optimize.linear_sum_assignment(cosines, maximize=True)
     best, unit_of = np.zeros(len(t)), np.full(len(t), -1)
     best[rows], unit_of[rows] = cosines[rows, columns], columns
     return UnitMatch(best, unit_of)

@@ -4,7 +4,6 @@ from importlib.util import find_spec
 from typing import Any, Final, Protocol
 
 import numpy as np
-from sklearn.cluster import MiniBatchKMeans
 
 LEAST_QUANTISED: Final = 10_000
 """Vectors from which a quantiser can learn its 256 centroids per part."""
@@ -96,6 +95,8 @@ class _Quantised:
     """One byte for each part of a vector, and distances by tables. Jégou et al. (2011), Section 3."""
 
     def __init__(self, vectors: np.ndarray) -> None:
+        from sklearn.cluster import MiniBatchKMeans  # here: scikit-learn takes a while to import
+
         parts = _parts(vectors.shape[1])
         self.quantisers = [
             MiniBatchKMeans(_CENTROIDS, batch_size=2048, n_init=1, random_state=0).fit(part)

@@ -3,10 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
 from pyro_fmvae.figures.heat import NUMBERED, NUMBERS, heat_map, latent_order
-from pyro_fmvae.figures.page import MARGIN, NOTE, Page, shorten, text_width, wrap
+from pyro_fmvae.figures.page import MARGIN, NOTE, Figure, Page, shorten, text_width, wrap
 from pyro_fmvae.figures.tiles import Array, as_array
 
 _CELL = 24  # height

@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.draws import draw_blocks, draw_codes, draw_latent
 from pyro_fmvae.figures.factors import Factors, with_block
-from pyro_fmvae.figures.page import FAINT, INK, MARGIN, NOTE, PALE, Page, shorten, text_width, wrap
+from pyro_fmvae.figures.page import FAINT, INK, MARGIN, NOTE, PALE, Figure, Page, shorten, text_width, wrap
 from pyro_fmvae.figures.tiles import as_images, cell_size
 
 MOST = 64

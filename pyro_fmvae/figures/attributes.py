@@ -1,13 +1,12 @@
 """Images in which one factor at a time is redrawn."""
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.draws import draw_latent
 from pyro_fmvae.figures.factors import Factors, with_block
-from pyro_fmvae.figures.page import MARGIN, QUIET, Page, shorten, text_width, two_lines
+from pyro_fmvae.figures.page import MARGIN, QUIET, Figure, Page, shorten, text_width, two_lines
 from pyro_fmvae.figures.tiles import as_images, cell_size
 
 _TARGET = 128

@@ -1,8 +1,6 @@
 """A sheet of numbered images for blind judgement by people."""
 
-from matplotlib.figure import Figure
-
-from pyro_fmvae.figures.page import MARGIN, Page
+from pyro_fmvae.figures.page import MARGIN, Figure, Page
 from pyro_fmvae.figures.tiles import Array, as_images, cell_size
 
 _TARGET = 96

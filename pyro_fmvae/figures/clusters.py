@@ -3,14 +3,13 @@
 import math
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.components import share_caption
 from pyro_fmvae.figures.draws import draw_blocks, draw_codes, draw_latent
 from pyro_fmvae.figures.factors import Factors, with_block
-from pyro_fmvae.figures.page import INK, MARGIN, NOTE, PALE, QUIET, Page, shorten, text_width, wrap
+from pyro_fmvae.figures.page import INK, MARGIN, NOTE, PALE, QUIET, Figure, Page, shorten, text_width, wrap
 from pyro_fmvae.figures.tiles import as_images, cell_size, scaled
 
 _TARGET = 96

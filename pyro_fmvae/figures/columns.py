@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from pyro_fmvae.figures.components import caption
 from pyro_fmvae.figures.factors import Factors
-from pyro_fmvae.figures.page import INK, MARGIN, PALE, QUIET, Page, frame, shorten, text_width
+from pyro_fmvae.figures.page import INK, MARGIN, PALE, QUIET, Figure, Page, frame, shorten, text_width
 from pyro_fmvae.figures.tiles import as_array
 
 MOST_COLUMNS = 64

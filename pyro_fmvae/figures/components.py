@@ -3,11 +3,10 @@
 import math
 from typing import NamedTuple
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.figures.factors import Factors
-from pyro_fmvae.figures.page import INK, MARGIN, PALE, QUIET, Page, shorten, text_width
+from pyro_fmvae.figures.page import INK, MARGIN, PALE, QUIET, Figure, Page, shorten, text_width
 from pyro_fmvae.figures.tiles import as_images, cell_size
 
 MOST = 64

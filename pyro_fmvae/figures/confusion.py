@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from pyro_fmvae.figures.page import INK, MARGIN, NOTE, QUIET, Page, frame, shorten, text_width, wrap
+from pyro_fmvae.figures.page import INK, MARGIN, NOTE, QUIET, Figure, Page, frame, shorten, text_width, wrap
 
 LEAST_CELL: Final = 14
 """Least side of a cell in pixels along which values are named; if either is less, counts are left out."""

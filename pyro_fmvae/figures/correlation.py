@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from pyro_fmvae.evaluate.sources import active_latents, block_concentration, per_block
 from pyro_fmvae.figures.heat import NUMBERED, NUMBERS, heat_map, latent_order
-from pyro_fmvae.figures.page import MARGIN, NOTE, PALE, QUIET, Page, shorten, text_width, wrap
+from pyro_fmvae.figures.page import MARGIN, NOTE, PALE, QUIET, Figure, Page, shorten, text_width, wrap
 from pyro_fmvae.figures.tiles import Array, as_array
 
 _CELL = 18  # height

@@ -6,12 +6,8 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator
-from matplotlib.transforms import Affine2D
 
-from pyro_fmvae.figures.page import FAINT, MARGIN, QUIET, Page, plain_axes, shorten, text_width
+from pyro_fmvae.figures.page import FAINT, MARGIN, QUIET, Axes, Figure, Page, plain_axes, shorten, text_width
 
 _PHASES = ("#e6eef8", "#fbf2dc", "#e6f3e6", "#f2e9f6", "#eeeeee")
 _BOUND = (("elbo", "ELBO", "#16457f"), ("reconstruction", "reconstruction", "#d2691e"))
@@ -210,6 +206,9 @@ def _draw_legend(
 def _draw(
     axes: Axes, panel: _Panel, steps: np.ndarray, phases: list[tuple[str, str, float, float]], last: bool
 ) -> None:
+    from matplotlib.ticker import FixedLocator, MaxNLocator
+    from matplotlib.transforms import Affine2D
+
     first, final = (steps[0], steps[-1]) if steps[0] < steps[-1] else (steps[0] - 1, steps[0] + 1)
     for _, colour, start, end in phases:
         lone = steps[0] == steps[-1]

@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Page, shorten, text_width, wrap
+from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Figure, Page, shorten, text_width, wrap
 from pyro_fmvae.figures.tiles import Array, as_array, cell_size
 from pyro_fmvae.figures.unit_tiles import POSITIVE, SIGNED, as_units, tiles
 

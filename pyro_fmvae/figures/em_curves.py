@@ -5,11 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Page, plain_axes, text_width, wrap
+from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Axes, Figure, Page, plain_axes, text_width, wrap
 
 _WIDTH, _INDENT = 760, 104
 _OBJECTIVE, _NOISE = 260, 180  # heights
@@ -93,6 +90,8 @@ def _legend(page: Page, starts: int, objective: float, noise: float) -> None:
 
 def _draw(axes: Axes, steps: np.ndarray, values: np.ndarray, chosen: int) -> None:
     """Draw one quantity of all starts [T, R], the chosen start on top."""
+    from matplotlib.ticker import FixedLocator, MaxNLocator
+
     for start in (*(r for r in range(values.shape[1]) if r != chosen), chosen):
         axes.plot(
             steps,

@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
-from pyro_fmvae.figures.page import MARGIN, QUIET, Page, shorten, text_width
+from pyro_fmvae.figures.page import MARGIN, QUIET, Figure, Page, shorten, text_width
 from pyro_fmvae.figures.tiles import Array, as_images, cell_size
 
 _TARGET = 96  # pixels that the longer side of an image aims at

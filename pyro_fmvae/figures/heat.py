@@ -2,9 +2,8 @@
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 
-from pyro_fmvae.figures.page import QUIET, Page, frame
+from pyro_fmvae.figures.page import QUIET, Axes, Page, frame
 
 COLOURS = "Blues"
 NUMBERED = 13

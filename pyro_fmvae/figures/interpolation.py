@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.evaluate.slabs import slabs_of
+from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.figures.rows import Decoder, Row, check_codes, decode_images, image_rows
 
 

@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 
 import matplotlib
-from matplotlib.figure import Figure
 
-from pyro_fmvae.figures.page import INK, MARGIN, NOTE, Page, frame, shorten, text_width, wrap
+from pyro_fmvae.figures.page import INK, MARGIN, NOTE, Figure, Page, frame, shorten, text_width, wrap
 from pyro_fmvae.figures.tiles import Array, as_array
 
 _CELL = 28  # height

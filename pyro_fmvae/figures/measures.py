@@ -5,15 +5,13 @@ from typing import NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
-from matplotlib.transforms import Affine2D
 
 from pyro_fmvae.figures.page import (
     MARGIN,
     NOTE,
     QUIET,
+    Axes,
+    Figure,
     Page,
     plain_axes,
     shorten,
@@ -77,6 +75,8 @@ def measure_curves(
     axes = page.axes(_INDENT, top, _WIDTH - _INDENT - 2 * MARGIN, _HEIGHT)
     _prepare(axes, places, log)
     apart = _APART if len(places) > 1 else _APART_ALONE
+    from matplotlib.transforms import Affine2D
+
     for number, (curve, (left, line, text)) in enumerate(zip(curves, legend, strict=True)):
         colour = _colour(number, len(curves))
         shift = (number - (len(curves) - 1) / 2) * apart
@@ -144,6 +144,8 @@ def _colour(number: int, count: int) -> str:
 
 def _prepare(axes: Axes, places: np.ndarray, log: bool) -> None:
     """Set scale, ticks and frame."""
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+
     if log:
         axes.set_xscale("log")
         reach = (places[-1] / places[0]) ** 0.06 if len(places) > 1 else 2.0

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 import torch
-from matplotlib.figure import Figure
 
 from pyro_fmvae.figures.components import share_caption
 from pyro_fmvae.figures.factors import Factors
+from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.figures.rows import Row, image_rows
 from pyro_fmvae.figures.tiles import Array, as_images
 

@@ -3,22 +3,18 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.image import BboxImage
-from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
-from matplotlib.textpath import text_to_path
-from matplotlib.ticker import FuncFormatter
-from matplotlib.transforms import Bbox, TransformedBbox
 
 from pyro_fmvae.files.checkpoint import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+    from matplotlib.transforms import Bbox
+else:  # matplotlib takes a while to import, and is needed only for drawing
+    Axes, Figure, Bbox = "Axes", "Figure", "Bbox"
 
 DPI: Final = 128  # a power of two: any whole number of pixels is a number of inches without rounding
 
@@ -40,6 +36,10 @@ class Page:
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+
         self.figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
         FigureCanvasAgg(self.figure)
         # A notebook takes a figure that has neither axes nor lines for an empty one.
@@ -60,6 +60,10 @@ class Page:
             size: height and width on the page.
             faded: True to wash the image out.
         """
+        from matplotlib.colors import Normalize
+        from matplotlib.image import BboxImage
+        from matplotlib.transforms import TransformedBbox
+
         box = self._box(left, top, size[1], size[0])
         shrunk = size[0] < image.shape[0]
         picture = BboxImage(
@@ -87,6 +91,8 @@ class Page:
 
     def pixels(self) -> np.ndarray:
         """Render the page: uint8 [height, width, 3]."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
         canvas = FigureCanvasAgg(self.figure)
         canvas.draw()
         return np.asarray(canvas.buffer_rgba())[..., :3].copy()
@@ -96,12 +102,16 @@ class Page:
         self._rectangle(self._box(left, top - height / 2, width, height), facecolor=colour, edgecolor="none")
 
     def _box(self, left: float, top: float, width: float, height: float) -> Bbox:
+        from matplotlib.transforms import Bbox
+
         bottom = self.height - top - height
         return Bbox.from_bounds(
             left / self.width, bottom / self.height, width / self.width, height / self.height
         )
 
     def _rectangle(self, box: Bbox, **style: Any) -> None:
+        from matplotlib.patches import Rectangle
+
         rectangle = Rectangle((box.x0, box.y0), box.width, box.height, **style)
         rectangle.set_transform(self.figure.transFigure)
         self.figure.add_artist(rectangle)
@@ -121,6 +131,8 @@ def plain_axes(axes: Axes, grid: str | None = FAINT) -> None:
         axes: with ticks where they are to be.
         grid: colour of the lines; None for no lines.
     """
+    from matplotlib.ticker import FuncFormatter
+
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(tick_label))
     axes.tick_params(labelsize=8, labelcolor=QUIET, color=FAINT)
@@ -138,6 +150,9 @@ def tick_label(value: float, _: int | None = None) -> str:
 
 def text_width(text: str, size: float = 9, **font: Any) -> float:
     """Width of a line of text in pixels."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
     properties = FontProperties(size=size, **font)
     width, _, _ = text_to_path.get_text_width_height_descent(text, properties, False)
     return width * DPI / 72
@@ -194,6 +209,8 @@ def save(figure: Figure, path: str | Path) -> None:
     Raises:
         ValueError: another ending.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     path = Path(path)
     if path.suffix.lower() != ".png":
         raise ValueError(f"path: expected a name that ends in .png, got {path}")

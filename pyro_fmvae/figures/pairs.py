@@ -5,14 +5,13 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.components import share_caption
 from pyro_fmvae.figures.draws import check_held, draw_blocks, draw_codes, draw_latent
 from pyro_fmvae.figures.factors import Factors, with_block
-from pyro_fmvae.figures.page import INK, MARGIN, NOTE, PALE, QUIET, Page, shorten, text_width, wrap
+from pyro_fmvae.figures.page import INK, MARGIN, NOTE, PALE, QUIET, Figure, Page, shorten, text_width, wrap
 from pyro_fmvae.figures.tiles import as_images, cell_size
 
 _FEW, _TARGET_FEW, _TARGET = 6, 96, 64  # up to so many columns, size of a cell; beyond

@@ -3,10 +3,8 @@
 import math
 from collections.abc import Mapping
 
-from matplotlib.figure import Figure
-
 from pyro_fmvae.evaluate.recovery import RECOVERED, UnitMatch
-from pyro_fmvae.figures.page import FAINT, INK, MARGIN, NOTE, QUIET, Page, shorten, text_width, wrap
+from pyro_fmvae.figures.page import FAINT, INK, MARGIN, NOTE, QUIET, Figure, Page, shorten, text_width, wrap
 from pyro_fmvae.figures.tiles import Array, cell_size
 from pyro_fmvae.figures.unit_tiles import POSITIVE, SIGNED, as_units, tiles
 

@@ -1,10 +1,10 @@
 """Images with the active latents of an example, but new values (Tonolini et al., 2019)."""
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.evaluate.slabs import resample_active, slabs_of
+from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.figures.rows import Decoder, Row, check_codes, decode_images, image_rows
 from pyro_fmvae.figures.tiles import Array, as_images
 

@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Page, text_width, two_lines
+from pyro_fmvae.figures.page import MARGIN, NOTE, QUIET, Figure, Page, text_width, two_lines
 from pyro_fmvae.figures.tiles import Array, as_images, cell_size
 
 MISSING = (0.90, 0.42, 0.20)

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from pyro_fmvae.figures.page import INK, MARGIN, NOTE, QUIET, Page, shorten, text_width, wrap
+from pyro_fmvae.figures.page import INK, MARGIN, NOTE, QUIET, Figure, Page, shorten, text_width, wrap
 from pyro_fmvae.figures.tiles import as_images, cell_size, in_parts
 
 Decoder: TypeAlias = Callable[[Tensor], Tensor]

@@ -3,11 +3,8 @@
 import math
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from pyro_fmvae.figures.page import INK, MARGIN, QUIET, Page, plain_axes, text_width
+from pyro_fmvae.figures.page import INK, MARGIN, QUIET, Axes, Figure, Page, plain_axes, text_width
 from pyro_fmvae.figures.tiles import Array, as_array
 
 _WIDTH, _HEIGHT, _INDENT = 640, 300, 92
@@ -117,6 +114,8 @@ def _zeros(page: Page, posterior: float, prior: float) -> None:
 
 
 def _plain(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     plain_axes(axes, grid=None)

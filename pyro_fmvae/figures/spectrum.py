@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
-from pyro_fmvae.figures.page import MARGIN, QUIET, Page, plain_axes
+from pyro_fmvae.figures.page import MARGIN, QUIET, Figure, Page, plain_axes
 
 _BAR, _HEIGHT, _INDENT, _HEAD, _FOOT = 44, 220, 64, 28, 44
 _CLEAR, _OTHER = "#16457f", "#c9ced6"

@@ -1,12 +1,11 @@
 """Mean, standard deviation and a draw of x for drawn z. Figure 5 of Paquet et al. (2018)."""
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.figures.draws import draw_codes, draw_latent
 from pyro_fmvae.figures.factors import Factors
-from pyro_fmvae.figures.page import MARGIN, NOTE, Page, wrap
+from pyro_fmvae.figures.page import MARGIN, NOTE, Figure, Page, wrap
 from pyro_fmvae.figures.tiles import as_images, cell_size, scaled
 
 _TITLES = ("mean", "standard deviation", "sample")

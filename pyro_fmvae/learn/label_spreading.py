@@ -3,19 +3,19 @@
 import math
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix  # type: ignore[import-untyped]
-from sklearn.decomposition import PCA
-from sklearn.neighbors import kneighbors_graph
-from sklearn.semi_supervised import LabelSpreading
 from torch import Tensor
 
 from pyro_fmvae.learn.stacking import calibrated, classifiers, folds_of, predicted, stored
 from pyro_fmvae.models.label_predictor import LabelPredictor, weighted_mean
+
+if TYPE_CHECKING:
+    from sklearn.decomposition import PCA
 
 NEIGHBOURS = 7
 MOST_POINTS = 5000
@@ -121,10 +121,12 @@ class _Points:
         self.found: dict[tuple[bytes, float], Tensor] = {}  # labels that were spread, by labels and precision
 
     @cached_property
-    def pca(self) -> PCA | None:
+    def pca(self) -> "PCA | None":
         """The principal components of many numbers; None of few."""
         if self.numbers.shape[1] <= MOST_NUMBERS:
             return None
+        from sklearn.decomposition import PCA  # here: scikit-learn takes a while to import
+
         components = min(MOST_NUMBERS, len(self.numbers))
         return PCA(components, random_state=0).fit(self.numbers.double().numpy())
 
@@ -137,6 +139,8 @@ class _Points:
     @cached_property
     def graph(self) -> csr_matrix:
         """Nearest neighbours of each point, [N, N]."""
+        from sklearn.neighbors import kneighbors_graph  # here: scikit-learn takes a while to import
+
         return kneighbors_graph(self.components.numpy(), NEIGHBOURS, include_self=True)
 
     def teachers(self, size: int) -> list[Teacher]:
@@ -213,6 +217,8 @@ def _held_out(teacher: Teacher, labels: Tensor, known: Tensor, folds: Tensor) ->
 
 
 def _by_neighbours(graph: csr_matrix, size: int, labels: Tensor) -> Tensor:
+    from sklearn.semi_supervised import LabelSpreading  # here: scikit-learn takes a while to import
+
     fitted = LabelSpreading(kernel=lambda *_: graph).fit(np.zeros((len(labels), 1)), labels.numpy())
     probabilities = torch.zeros(len(labels), size, dtype=torch.float64)
     probabilities[:, fitted.classes_] = torch.from_numpy(fitted.label_distributions_)

@@ -6,12 +6,10 @@ Members are weighed by how probable they make labels that they have not seen (st
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from pyro_fmvae.infer.ranks import now
@@ -19,6 +17,10 @@ from pyro_fmvae.learn.mixture_search import best_start
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.label_predictor import LabelPredictor, tempered
 from pyro_fmvae.models.table_sites import label_site
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression
 
 FOLDS: Final = 5
 STARTS: Final = 4  # of the mixture of a fold
@@ -152,7 +154,7 @@ def tilt(probs: Tensor, shares: Tensor) -> Tensor:
     return factors
 
 
-def stored(regression: LogisticRegression, forest: RandomForestClassifier, size: int) -> LabelPredictor:
+def stored(regression: "LogisticRegression", forest: "RandomForestClassifier", size: int) -> LabelPredictor:
     """A predictor of fitted classifiers.
 
     Args:
@@ -183,6 +185,9 @@ def stored(regression: LogisticRegression, forest: RandomForestClassifier, size:
 
 def classifiers(size: int, seed: int) -> tuple[Any, Any]:
     """A logistic regression and a random forest, not fitted, for labels of so many values."""
+    from sklearn.ensemble import RandomForestClassifier  # here: scikit-learn takes a while to import
+    from sklearn.linear_model import LogisticRegression
+
     leaves = max(min(LEAVES, LARGEST // (2 * TREES * size)), 2)
     forest = RandomForestClassifier(TREES, max_leaf_nodes=leaves, random_state=seed)
     return LogisticRegression(max_iter=2000), forest

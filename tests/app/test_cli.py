@@ -8,6 +8,7 @@ import pickle
 import re
 import shutil
 import struct
+import subprocess
 import sys
 import termios
 from types import SimpleNamespace
@@ -214,6 +215,12 @@ def test_version(capsys):
         cli.run_command(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out.split() == ["pyro-fmvae", __version__]
+
+
+def test_help_imports_no_more_than_it_needs():
+    code = "import sys, pyro_fmvae.app.cli; print(*{'matplotlib.figure', 'sklearn', 'pandas'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "\n"
 
 
 def test_without_arguments_there_is_help(capsys):

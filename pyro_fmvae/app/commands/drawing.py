@@ -11,7 +11,6 @@ from typing import Final, Literal
 
 import numpy as np
 from jsonargparse import ArgumentParser
-from matplotlib.figure import Figure
 
 from pyro_fmvae import figures
 from pyro_fmvae.app.commands.command import Command, add_device, add_run, add_seed, check_seed
@@ -23,6 +22,7 @@ from pyro_fmvae.app.runs.run import FIGURES, Run, is_model_file
 from pyro_fmvae.evaluate import encode_split, mutual_information
 from pyro_fmvae.evaluate.randomness import resolve_device
 from pyro_fmvae.figures import Factors
+from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.models import FactorialMixtureVAE
 
 Frames = list[np.ndarray]
@@ -66,7 +66,7 @@ class Request:
 class Drawing:
     """A figure that ``draw`` knows."""
 
-    draw: Callable[[Request], Figure | Frames]
+    draw: "Callable[[Request], Figure | Frames]"
     options: tuple[str, ...] = ()
     """The options it takes, besides those of every figure."""
     count: int | None = None
@@ -202,7 +202,7 @@ def draw(
     model = opened.load_model(resolve_device(device))
     given = {name: number for name, number in numbers.items() if number is not None}
     drawn = drawing.draw(Request(opened, model, chosen, held, given, seed, data_root))
-    if isinstance(drawn, Figure):
+    if not isinstance(drawn, list):
         figures.save(drawn, target)
     else:
         figures.save_animation(drawn, target)

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.app.recipes.coders import CoderOptions, CoderRecipe, is_whole
 from pyro_fmvae.app.recipes.options import by_data, completed, count, option, refuse
 from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.data.sets.bars import NAMES
+from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.gradient_em import GradientEM
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase

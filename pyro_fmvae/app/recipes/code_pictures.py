@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae import figures
@@ -14,6 +13,7 @@ from pyro_fmvae.app.recipes.recipe import Recipe, codes_of
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.data.sets.smileys import ATTRIBUTES, FEATURES, SOURCES
 from pyro_fmvae.evaluate.sources import activity, correlation_matrix
+from pyro_fmvae.figures.page import Figure
 
 ENCODED, ENCODING_BATCH = 2000, 500
 EXAMPLES, SWEPT = 6, 2

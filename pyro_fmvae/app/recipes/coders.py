@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from pyro_fmvae import figures
@@ -35,6 +34,7 @@ from pyro_fmvae.data import Batches, Dataset, SparseOptions, Split
 from pyro_fmvae.data.registry import LOADERS, SCENES
 from pyro_fmvae.data.sets.bars import NAMES, bars_truth
 from pyro_fmvae.evaluate.recovery import match_units
+from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.infer.natural_gradient import RobbinsMonro
 from pyro_fmvae.learn.phase import check_spread
 

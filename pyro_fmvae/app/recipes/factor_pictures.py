@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae import figures
@@ -14,6 +13,7 @@ from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.data import Kind, Preprocessing, Split
 from pyro_fmvae.figures.attribute_grid import default_choice
 from pyro_fmvae.figures.columns import MOST_COLUMNS
+from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.models import FactorialMixtureVAE
 
 MOST_PAIRS, PAIR_DRAWS = 6, 10

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.app.recipes.factor_choice import AUTO, LATENT, SIZES_OR_AUTO, found_factors, sizes_or_auto
@@ -36,6 +35,7 @@ from pyro_fmvae.app.recipes.options import (
 from pyro_fmvae.data import Batches, Dataset, Split, hide_labels
 from pyro_fmvae.data.labels import Amount, check_amount
 from pyro_fmvae.evaluate import bound, label_agreement
+from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.infer.natural_gradient import RobbinsMonro
 from pyro_fmvae.learn.fmvae_phases import fmvae_phases
 from pyro_fmvae.learn.learning import Learning

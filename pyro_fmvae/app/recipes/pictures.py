@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae import figures
@@ -20,6 +19,7 @@ from pyro_fmvae.evaluate.sources import (
     correlation_matrix,
     per_block,
 )
+from pyro_fmvae.figures.page import Figure
 
 # Measures of latent codes: how many latents are active, and which known sources they have found.
 

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Final, Generic
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from pyro_fmvae.app.recipes.options import Options
 from pyro_fmvae.data import Batches, Dataset, Preprocessing, SparseOptions, Split
 from pyro_fmvae.data.labels import Amount
+from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.coders import CoderOptions, CoderRecipe, is_whole
 from pyro_fmvae.app.recipes.options import by_data, completed, count, option
 from pyro_fmvae.data import Batches, Dataset, Split
+from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.stepwise_em import StepwiseEM

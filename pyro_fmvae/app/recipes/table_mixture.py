@@ -8,7 +8,6 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae import figures
@@ -32,6 +31,7 @@ from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, SparseOptions
 from pyro_fmvae.data.labels import Amount, check_amount
 from pyro_fmvae.evaluate import edit_rows, label_agreement
 from pyro_fmvae.figures.columns import MOST_COLUMNS
+from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.infer.ranks import now
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_fmvae.app.recipes.code_pictures import correlations, first_codes
@@ -37,6 +36,7 @@ from pyro_fmvae.app.recipes.pictures import (
 from pyro_fmvae.app.recipes.recipe import codes_of
 from pyro_fmvae.capture import CapturedFreeGaussian
 from pyro_fmvae.data import Batches, Dataset, Split
+from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.infer.free_gaussian import FreeGaussian
 from pyro_fmvae.learn.fmvae_phases import Pretraining
 from pyro_fmvae.learn.learning import Learning

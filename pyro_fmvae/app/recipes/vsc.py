@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from pyro_fmvae.app.recipes.code_pictures import class_activity, correlations, first_codes, sparse_pictures
@@ -37,6 +36,7 @@ from pyro_fmvae.app.recipes.pictures import (
 from pyro_fmvae.app.recipes.recipe import codes_of
 from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
+from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.vsc_phases import SparsePhase
