@@ -26,9 +26,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from pyro_fmvae.app.commands import train
 from pyro_fmvae.app.recipes import configure
-from pyro_fmvae.app.runs import FIGURES, Run, Trainer, load_data, resolve_device
+from pyro_fmvae.app.runs import FIGURES, Run, Trainer, load_data, resolve_device, train
 from pyro_fmvae.data import Batches
 from pyro_fmvae.data.sets import celeba
 from pyro_fmvae.evaluate import label_agreement
@@ -225,7 +224,8 @@ def run_all(options, root):
     device = resolve_device(options.device)
     report_speed(Run.new(options.out, config, dataset), dataset, device, options.timed_steps)
     if options.iterations:
-        if status := train(config, str(options.out)):  # Ctrl-C
+        _, status = train(config, out=str(options.out))
+        if status:  # Ctrl-C
             raise SystemExit(status)
         report_accuracy(Run.open(options.out), dataset, device)
         print(f"figures in {options.out / FIGURES}")

@@ -6,7 +6,7 @@ from pyro_fmvae.capture import (
     CapturedFreeGaussian as CapturedFreeGaussian,
     CapturedSVI as CapturedSVI,
 )
-from pyro_fmvae.app.commands.from_python import train as train
+from pyro_fmvae.app.runs.from_python import train as train
 from pyro_fmvae.distributions import (
     Assignment as Assignment,
     BETA as BETA,

@@ -12,6 +12,7 @@ from pyro_fmvae.data.dataset import Dataset
 from pyro_fmvae.data.decoded import user_cache
 from pyro_fmvae.data.loader import Loader, LoadOptions
 from pyro_fmvae.data.own.files import READERS, split_file, split_folder
+from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.own.picture_files import open_pictures
 from pyro_fmvae.data.own.picture_shape import LONGEST
 from pyro_fmvae.data.own.picture_shape import SMALLEST as SMALLEST_IMAGE
@@ -52,7 +53,7 @@ GENERATED: Final = "bars"
 
 
 def load(
-    data: str,
+    data: str | InMemory,
     data_root: Path | str | None = None,
     *,
     binarization: Binarization = "dynamic",
@@ -67,7 +68,7 @@ def load(
 
     Args:
         data: a name in `LOADERS`, or the path of a file whose ending is one of `READERS`, or of a folder of
-            images.
+            images; or what Python holds.
         data_root: folder that known data sets lie in or are downloaded to; default ``~/.cache/pyro_fmvae``.
         binarization: binarisation of the greys of `mnist` and `omniglot` (see `load_mnist`); other data sets
             ignore it.
@@ -93,10 +94,14 @@ def load(
     if image_size is not None and not SMALLEST_IMAGE <= image_size <= LARGEST_IMAGE:
         raise ValueError(f"image_size: expected {SMALLEST_IMAGE} to {LARGEST_IMAGE} pixels, got {image_size}")
     options = SparseOptions() if sparse is None else sparse
-    _check_sparse(data, options)
+    _check_sparse(str(data), options)
     if splitting is not None and not splitting.usual and (data in LOADERS or options.patch_size is not None):
         what = f"the splits of {data!r} are fixed" if data in LOADERS else "splits of patches are fixed"
         raise ValueError(f"valid, test, fold: {what}")
+    if isinstance(data, InMemory):
+        if options.patch_size is not None:
+            return split_patches(open_pictures(data), data.file.stem, options.patch_size, options, seed)
+        return split_file(data, seed, options, splitting)
     path = Path(data)
     folder = bool(data) and is_folder(path)
     if in_memory is False and (data in LOADERS or folder or options.patch_size is not None):

@@ -20,9 +20,8 @@ import yaml
 
 from pyro_fmvae import __main__, __version__, checkpoint, load
 from pyro_fmvae.app import cli, commands
-from pyro_fmvae.app.commands import training
 from pyro_fmvae.app.commands.parser import translate
-from pyro_fmvae.app.runs import report
+from pyro_fmvae.app.runs import report, training
 from pyro_fmvae.app.runs.run import CHECKPOINT, DERIVED, Run
 from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.learn import fitting
@@ -334,7 +333,7 @@ def test_small_numbers_survive_a_configuration(files, tmp_path):
 )
 def test_recompute_needs_no_value(monkeypatch, tmp_path, given, written, expected):
     configs = []
-    monkeypatch.setattr(commands.training, "train", lambda config, *_: configs.append(config) or 0)
+    monkeypatch.setattr(commands.training, "train", lambda config, *_: (configs.append(config), 0))
     (tmp_path / "options.yaml").write_text(f"seed: 1\n{written}\n")
     succeed("train", "--config", tmp_path / "options.yaml", *given, "--seed", "2")
     assert [config.recompute for config in configs] == [expected]

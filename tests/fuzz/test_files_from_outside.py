@@ -237,7 +237,7 @@ def test_values_in_a_checkpoint_with_the_right_checksum(place, name, cases):
 
 @MANY
 def test_bytes_of_a_config_file(place, cases, monkeypatch):
-    monkeypatch.setattr(training, "train", lambda *_: 0)
+    monkeypatch.setattr(training, "train", lambda *_: (None, 0))
     write = bytes_of(place / "mine.yaml")
 
     def check(edits):

@@ -19,9 +19,8 @@ from pyro_fmvae.app.commands import (
     training,
 )
 from pyro_fmvae.app.commands.command import Command
-from pyro_fmvae.app.commands.training import train
 
-__all__ = ["COMMANDS", "Command", "all_commands", "train"]
+__all__ = ["COMMANDS", "Command", "all_commands"]
 
 COMMANDS: Final = (
     evaluation.COMMAND,

@@ -3,9 +3,8 @@
 import os
 import shutil
 from argparse import SUPPRESS
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, nullcontext
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import fields
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,6 @@ from jsonargparse import ArgumentParser
 
 from pyro_fmvae.app.commands.command import Command, UsageError
 from pyro_fmvae.app.commands.parser import PROGRAM, Parser
-from pyro_fmvae.app.recipes.factor_choice import AUTO
 from pyro_fmvae.app.recipes.options import TrainConfig, flag
 from pyro_fmvae.app.recipes.registry import (
     DEFAULT,
@@ -25,31 +23,19 @@ from pyro_fmvae.app.recipes.registry import (
     all_options,
     choose_model,
     configure,
-    data_name,
     options_of,
     own_first,
-    recipe_of,
 )
-from pyro_fmvae.app.runs.launching import check_equal, first_before_others, is_restart_of, note_launch
-from pyro_fmvae.app.runs.pages.run_page import PAGE
-from pyro_fmvae.app.runs.report import report
+from pyro_fmvae.app.runs.launching import is_restart_of
 from pyro_fmvae.app.runs.run import (
-    CHECKPOINT,
     DERIVED,
-    REPORT,
-    Run,
-    check_new,
-    load_data,
     saved,
-    with_full_paths,
 )
-from pyro_fmvae.app.runs.session import check_log, follow
-from pyro_fmvae.app.runs.trainer import Trainer
+from pyro_fmvae.app.runs.training import CHANGEABLE, train
+from pyro_fmvae.app.runs.training import resume as resume_run
 from pyro_fmvae.data.registry import LOADERS
-from pyro_fmvae.evaluate.randomness import resolve_device
-from pyro_fmvae.files.checkpoint import alone
 from pyro_fmvae.files.untrusted import check_type
-from pyro_fmvae.infer.ranks import now, world
+from pyro_fmvae.infer.ranks import world
 
 # Options of a new run, from what a command line and a configuration file give.
 
@@ -138,7 +124,6 @@ FILES: Final = {
 }
 """Arguments that are no options of a model: an example, and a text for the help."""
 COLUMNS, INDENT = 100, 30  # of the short help
-NOT_OF_THE_RUN = ("data_root", "device", "eager", "compile")  # may differ when a run is resumed
 
 
 def command(arguments: Sequence[str] = ()) -> Command:
@@ -239,131 +224,23 @@ def run(model: str | None, out: str | None, resume: str | None, typed: Set[str],
     """
     if out is not None and is_restart_of(Path(out)):
         if saved(Path(out)):
-            return resume_run(out, **{name: given[name] for name in NOT_OF_THE_RUN})
+            return resume_run(out, **{name: given[name] for name in CHANGEABLE})
         if world().leads:  # it was killed before there was anything to go on from
             shutil.rmtree(out)
     if resume is not None:
         options = {name: given[name] for name in all_options()}
         _check_unchanged({"model": model, **options}, out)
-        return resume_run(resume, **{name: options[name] for name in NOT_OF_THE_RUN})
-    return train(configuration(model, typed, given), out, inherited(typed, given))
+        return resume_run(resume, **{name: options[name] for name in CHANGEABLE})
+    _, status = train(configuration(model, typed, given), None, out, inherited(typed, given))
+    return status
 
 
 def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
     """Raise UsageError if an option is given that is a part of what the resumed run is."""
     defaults = {"model": None, **{name: option.default for name, option in all_options().items()}}
-    free = [name for name in given if name not in NOT_OF_THE_RUN]
+    free = [name for name in given if name not in CHANGEABLE]
     changed = [f"--{name.replace('_', '-')}" for name in free if given[name] != defaults[name]]
     if out is not None:
         changed.append("--out")
     if changed:
         raise UsageError(f"--resume continues a run as it was started: {', '.join(changed)} can't be changed")
-
-
-def train(config: TrainConfig, out: str | None, given: Set[str] | None = None) -> int:
-    """Start a run, train it to its end, and report: see :func:`start`. Returns the exit status."""
-    _, status = start(config, out, given)
-    return status
-
-
-def start(
-    config: TrainConfig, out: str | None, given: Set[str] | None = None, held: Path | None = None
-) -> tuple[Run, int]:
-    """Start a run, train it to its end, and report.
-
-    Args:
-        config: options as given; defaults are chosen by the data.
-        out: folder of the run, which must not exist; None: a new one in ``runs/``.
-        given: names of the options that count as given: see :meth:`Run.new`.
-        held: the file of the data, if the run is to keep it in its folder.
-
-    Returns:
-        The run, and the exit status.
-    """
-    ranks = world()
-    with ranks.agreeing(same_draws=False):
-        if out is not None:
-            check_new(out)
-        device = resolve_device(config.device)
-        check_log(config)
-        config = replace(config, data=data_name(recipe_of(config).name, config.data))
-        config = with_full_paths(config, Path.cwd())
-    root = Path(config.data_root) if config.data_root else None
-    dataset = first_before_others(lambda: load_data(config, root))
-    began = now()
-    with ranks.agreeing(same_draws=False):
-        run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset, given)
-    check_equal(run)
-    trainer = Trainer(run, dataset, device)
-    trainer.spend(now() - began)
-    with ranks.agreeing(same_draws=False):
-        trainer.start()
-    with ranks.agreeing(same_draws=False):
-        if ranks.leads:
-            trainer.run = run.write(numbered=not out, held=held)
-            note_launch(trainer.run.folder)
-    folder = Path(ranks.texts(str(trainer.run.folder))[0])
-    trainer.run = replace(trainer.run, folder=folder)
-    if run.recipe.tables:
-        print(f"learnt without networks, by --model {run.recipe.name}; for networks give --model {DEFAULT}")
-    if getattr(config, "factors", None) == AUTO:
-        print(f"factors found: {','.join(map(str, run.recipe.factors))}")
-    with alone(folder) if ranks.leads else nullcontext():
-        try:
-            with _naming(folder):
-                return trainer.run, follow(trainer, dataset, resumed=False)
-        except BaseException:  # also a second Ctrl-C
-            if ranks.leads and not saved(folder):  # there is nothing to continue from
-                shutil.rmtree(folder)
-            raise
-
-
-def resume_run(folder: str, data_root: str | None, device: str, eager: bool, compile: bool | None) -> int:
-    """Continue an interrupted run from its last checkpoint; of a finished one, make up for a lacking report.
-
-    ``eager`` and ``compile`` say how steps are taken from now on, if they are given.
-    """
-    ranks = world()
-    with ranks.agreeing(same_draws=False):
-        run = Run.open(Path(folder))
-        run.check_folder("the state of its training")
-        check_log(run.config)
-        if eager:
-            run = run.with_options(eager=True, compile=compile)
-        elif compile is not None:
-            run = run.with_options(eager=run.config.eager and not compile, compile=compile)
-        place = resolve_device(run.config.device if device == "auto" else device)
-    dataset = first_before_others(lambda: run.load_data(data_root))
-    trainer = Trainer(run, dataset, place)
-    with alone(run.folder) if ranks.leads else nullcontext():
-        with ranks.agreeing(same_draws=False):
-            if not saved(run.folder):
-                raise ValueError(
-                    f"run: {run.folder} was stopped before anything was saved; "
-                    "the folder can be deleted, to train anew"
-                )
-            if ranks.leads:
-                for leftover in (*run.folder.glob(".*.tmp"), *(run.folder / CHECKPOINT).glob(".*.tmp")):
-                    leftover.unlink()  # of a process that was killed
-                note_launch(run.folder)
-            trainer.restore()
-        if trainer.finished:
-            print(f"{run.folder} is finished already.")
-            unreported = not all((run.folder / name).exists() for name in (REPORT, PAGE))
-            if ranks.leads and unreported:
-                report(trainer, dataset)
-            return 0
-        with _naming(run.folder):
-            return follow(trainer, dataset, resumed=True)
-
-
-@contextmanager
-def _naming(folder: Path) -> Iterator[None]:
-    """Add the run to the notes of an error, for its message, if there is something to continue from."""
-    try:
-        yield
-    except Exception as error:
-        if saved(folder):
-            notes = getattr(error, "__notes__", ())
-            error.__notes__ = [*notes, f"the run is {folder}"]  # as add_note does from Python 3.11 on
-        raise

@@ -18,6 +18,7 @@ from pyro_fmvae.app.recipes.vae import PlainVAE
 from pyro_fmvae.app.recipes.vsc import VSC
 from pyro_fmvae.data import Dataset
 from pyro_fmvae.data.own.files import READERS, read
+from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.own.on_disk import open_file
 from pyro_fmvae.data.registry import GENERATED, LOADERS
 
@@ -53,7 +54,7 @@ def recipe_named(model: str) -> type[Recipe[Any]]:
 
 
 def choose_model(
-    data: str,
+    data: str | InMemory,
     given: Collection[str] = (),
     factors: Sequence[int] | None = None,
     ignore: Collection[str] = (),
@@ -61,7 +62,7 @@ def choose_model(
     """The model of data, where none is asked for: a mixture of the rows of a small table, else networks.
 
     Args:
-        data: name or path.
+        data: name or path, or what Python holds.
         given: names of the options that are given. One that only networks have asks for networks.
         factors: components of each factor, if given. More than one factor asks for networks.
         ignore: columns of a table that are left out, by name or by number from 1.
@@ -69,13 +70,15 @@ def choose_model(
     Raises:
         FileNotFoundError, ValueError: a malformed table.
     """
-    path = Path(data)
+    path = data if isinstance(data, InMemory) else Path(data)
     others = set(given) - set(options_of(SMALL_TABLES)) | set(given) & _OF_NETWORKS
-    if data in LOADERS or path.suffix.lower() not in READERS or not path.exists():
+    if isinstance(path, Path) and (
+        data in LOADERS or path.suffix.lower() not in READERS or not path.exists()
+    ):
         return DEFAULT
     if others or (factors is not None and len(factors) > 1):
         return DEFAULT
-    opened = open_file(path)
+    opened = open_file(path) if isinstance(path, Path) else None
     x = read(path, missing=True, levels=(), ignore=ignore).x if opened is None else opened.x
     table = x.ndim == 2 and x.dtype not in (np.bool_, np.uint8)
     small = len(x) <= MOST_ROWS and x.shape[1] <= MOST_COLUMNS

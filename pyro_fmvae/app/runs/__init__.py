@@ -3,6 +3,7 @@
 from pyro_fmvae.app.runs.run import CHECKPOINT, CONFIG, FIGURES, METRICS, REPORT, Run, load_data, saved
 from pyro_fmvae.app.runs.trained import TrainedRun, from_pretrained, load
 from pyro_fmvae.app.runs.trainer import Trainer
+from pyro_fmvae.app.runs.training import train
 from pyro_fmvae.evaluate.randomness import resolve_device
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "load_data",
     "resolve_device",
     "saved",
+    "train",
 ]

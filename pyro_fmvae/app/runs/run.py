@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
@@ -20,6 +19,7 @@ from pyro_fmvae.app.recipes.recipe import OWN_NAMES, Recipe
 from pyro_fmvae.app.recipes.registry import read_config, recipe_of, resolved
 from pyro_fmvae.data import Dataset, Preprocessing, choose_labels, hold_out, load
 from pyro_fmvae.data.learnable import check_learnable
+from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.files import checkpoint
 from pyro_fmvae.files.untrusted import check_printable, check_type, read_json
@@ -360,12 +360,12 @@ class Run:
             check_learnable(dataset, names if getattr(config, "labels", None) else ())
         return cls(folder, resolved(config, dataset, options), dataset.fingerprint, tuple(options))
 
-    def write(self, numbered: bool = False, held: Path | None = None) -> "Run":
+    def write(self, numbered: bool = False, data: InMemory | None = None) -> "Run":
         """Make the folder and write the configuration into it.
 
         Args:
             numbered: make the first of ``folder-001``, ``folder-002``, ... that does not exist.
-            held: a file with the run's data, to move into the folder.
+            data: of the run, for the folder to keep.
 
         Returns:
             The run in the folder that was made.
@@ -381,9 +381,8 @@ class Run:
             if not numbered:
                 check_new(folder)
         run = replace(self, folder=folder)
-        if held is not None:
-            moved = shutil.move(held, folder.resolve() / held.name)
-            run = run.with_options(data=str(moved))
+        if data is not None:
+            run = run.with_options(data=str(data.write(folder.resolve())))
         write_description(folder, run.recipe, run.fingerprint, run.given)
         return run
 
@@ -528,20 +527,26 @@ def saved(folder: Path) -> bool:
     return metrics.exists() and len(metrics.read_bytes().splitlines()) > 1  # one comes before it
 
 
-def load_data(config: TrainConfig, root: Path | None, shape: tuple[int, ...] | None = None) -> Dataset:
+def load_data(
+    config: TrainConfig,
+    root: Path | None,
+    shape: tuple[int, ...] | None = None,
+    data: InMemory | None = None,
+) -> Dataset:
     """The data set that a configuration asks for: its labels in order, combinations held out.
 
     Args:
         config: the configuration.
         root: folder of published data sets.
         shape: of the images of a folder, where it is known.
+        data: in memory, in place of those that the configuration names.
 
     Raises:
         FileNotFoundError, ValueError: there are no such data, or the options don't fit them.
     """
     sparse = recipe_of(config).reading(config, config.data)
     dataset = load(
-        config.data,
+        data or config.data,
         root,
         binarization=config.binarization,
         image_size=config.image_size,

@@ -13,6 +13,7 @@ from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import Folder, code, find_values, load_folder, read_folder
 from pyro_fmvae.data.own.image_names import other_files
+from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.on_disk import (
     CELLS,
@@ -41,7 +42,7 @@ READERS = {
 
 
 def read(
-    path: Path,
+    path: Path | InMemory,
     missing: bool = False,
     levels: Sequence[tuple[str, ...]] | None = None,
     values: Mapping[str, tuple[str, ...]] | None = None,
@@ -50,10 +51,10 @@ def read(
     counts: CountOptions | None = None,
     unseen: dict[str, Counter[str]] | None = None,
 ) -> Raw:
-    """Read a file by its suffix.
+    """Read a file by its suffix, or what Python holds.
 
     Args:
-        path: the file.
+        path: the file, or the data.
         missing: accept missing numbers, as NaN.
         levels: of a .csv file: see `read_csv`; of the batches of a .h5ad file: see `open_h5ad`.
         values, left_out, ignore, unseen: of a .csv file: see `read_csv`.
@@ -63,6 +64,8 @@ def read(
         FileNotFoundError: there is no such file.
         ValueError: an unknown suffix, or contents that the reader refuses.
     """
+    if isinstance(path, InMemory):
+        return path.read(missing, levels is not None, ignore)
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"{path}: expected a file that ends in {' or '.join(READERS)}")
@@ -131,9 +134,14 @@ def load_file(
     return _split(raw, preprocessing, source=_source(path)), raw.label_names
 
 
-def _source(path: Path) -> str:
+def _source(path: Path | InMemory) -> str:
     """Observations of a file in messages."""
-    return str(path) if path.suffix.lower() == ".csv" else f"{path}: 'x'"
+    return str(path) if _file(path).suffix.lower() == ".csv" else f"{path}: 'x'"
+
+
+def _file(path: Path | InMemory) -> Path:
+    """The file itself, or the one that a run keeps of what Python holds."""
+    return path.file if isinstance(path, InMemory) else path
 
 
 def _numbered(
@@ -160,7 +168,7 @@ def _numbered(
 
 
 def split_file(
-    path: Path,
+    path: Path | InMemory,
     seed: int,
     options: SparseOptions | None = None,
     splitting: Splitting | None = None,
@@ -169,7 +177,7 @@ def split_file(
     """Make a data set of a file: 80 % training, 10 % validation, 10 % test (at least one row in each).
 
     Args:
-        path: a file whose ending is one of `READERS`.
+        path: a file whose ending is one of `READERS`, or what Python holds.
         seed: of the permutation that makes the splits, at least 0.
         options: of these, `as_is`, `mixed`, `ignore` and `counts`. The first two hold the rows in memory.
         splitting: other shares.
@@ -185,7 +193,7 @@ def split_file(
     if as_is or mixed:
         if in_memory is False:
             raise ValueError("in_memory: this model learns from all rows at once, and holds them in memory")
-    elif (opened := open_file(path, in_memory, counts=counts)) is not None:
+    elif isinstance(path, Path) and (opened := open_file(path, in_memory, counts=counts)) is not None:
         return split_on_disk(opened, seed, splitting, counts)
     words = mixed or (counts is not None and counts.batch_column is not None)
     raw = read(path, as_is or mixed, () if words else None, ignore=options.ignore, counts=counts)
@@ -196,7 +204,7 @@ def split_file(
     if counts is not None:
         described = raw.column_names, raw.levels, source
         preprocessing = fit_counts([raw.x], raw.x.shape, train, counts, *described)
-    elif as_is and path.suffix.lower() != ".csv":
+    elif as_is and _file(path).suffix.lower() != ".csv":
         preprocessing = Preprocessing(Kind.REAL, raw.x.shape[1:])
     else:
         preprocessing = _fit(raw, train, as_is or mixed, source, mixed)
@@ -204,7 +212,7 @@ def split_file(
     splits = (everything.select(torch.from_numpy(rows)) for rows in (train, valid, test))
     return Dataset.of_splits(
         *splits,
-        name=path.stem,
+        name=_file(path).stem,
         preprocessing=preprocessing,
         label_names=raw.label_names,
         label_sizes=() if raw.labels is None else tuple((raw.labels.max(axis=0) + 1).tolist()),

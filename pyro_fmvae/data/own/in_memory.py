@@ -1,9 +1,12 @@
-"""A person's own arrays and data frames, written as the file that the command line would read."""
+"""A person's own arrays and data frames."""
 
 import csv
 import math
+import shlex
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,53 +14,161 @@ import numpy as np
 from torch import Tensor
 
 from pyro_fmvae.data.column_transform import column_in_words
-from pyro_fmvae.data.own.csv_file import check_different_names
+from pyro_fmvae.data.own.csv_file import MOST_LEVELS, check_different_names
 from pyro_fmvae.data.own.folder import code, find_values
-from pyro_fmvae.data.own.raw import is_missing
+from pyro_fmvae.data.own.npz_file import described, raw_of
+from pyro_fmvae.data.own.raw import Raw, is_missing
+from pyro_fmvae.files.untrusted import check_printable
+
+FEW = 10
+"""Rows up to which all words of a column may differ."""
 
 
-def write_data(folder: Path, data: Any, labels: Any = None) -> Path:
-    """Write data and labels as ``data.npz``; a frame with words among its features as ``data.csv``.
+@dataclass(frozen=True, eq=False)
+class InMemory:
+    """Arrays or a data frame that Python holds: data like those of a file, of which a run keeps one.
 
-    Frames are told by their attribute ``columns``; no library of frames is imported.
-
-    Args:
-        folder: where to write the file.
-        data: an array or a tensor, or a data frame, whose columns are features. Missing numbers are NaN.
-        labels: of a frame, names of the columns that are labels. Otherwise values [n] or [n, L], an array, a
-            series, whose name is the label's, or a data frame. Values are integers, truth values or words;
-            unknown are -1, NaN, None, '' and marks such as 'NA'. None: no labels.
-
-    Returns:
-        The file.
-
-    Raises:
-        ValueError: an unknown column, no features, or labels of another number of rows.
+    Attributes:
+        x: observations; of a frame with words, None.
+        columns: of a frame, by name.
+        labels: texts of the values of each label, '' where one is unknown.
     """
-    columns = _columns(data, "data") if hasattr(data, "columns") else {}
-    named: dict[str, np.ndarray] = {}
-    if columns and _are_names(labels):
-        names = [labels] if isinstance(labels, str) else list(labels)
-        if unknown := [name for name in names if name not in columns]:
-            raise ValueError(f"labels: expected some of the columns {', '.join(columns)}, got '{unknown[0]}'")
-        named = {name: columns.pop(name) for name in names}
-        if not columns:
-            raise ValueError("data: expected a column that is no label")
-    elif labels is not None:
-        named = _label_columns(labels)
-    chosen = {name: [_label(value) for value in values.tolist()] for name, values in named.items()}
-    numbers = [_numbers(values) for values in columns.values()]
-    known = [column for column in numbers if column is not None]
-    x = np.stack(known, axis=1) if known else _array(data, "data")
-    if not columns and x.dtype == object:
-        raise ValueError("data: expected an array of numbers, or a data frame, got dtype object")
-    rows = len(next(iter(columns.values()))) if columns else len(x) if x.ndim else 0
-    for texts in chosen.values():
-        if rows and len(texts) != rows:
-            raise ValueError(f"labels: expected {rows:,} values, one per row of data, got {len(texts):,}")
-    if len(known) < len(numbers):
-        return _write_csv(folder / "data.csv", columns, chosen)
-    return _write_npz(folder / "data.npz", x, list(columns), chosen)
+
+    x: np.ndarray | None
+    columns: Mapping[str, np.ndarray]
+    labels: Mapping[str, list[str]]
+
+    @classmethod
+    def of(cls, data: Any, labels: Any = None) -> "InMemory":
+        """Take data and labels; frames are told by their attribute ``columns``, no library is imported.
+
+        Args:
+            data: an array or a tensor, or a data frame, whose columns are features. Missing numbers are NaN.
+            labels: of a frame, names of the columns that are labels. Otherwise values [n] or [n, L], an
+                array, a series, whose name is the label's, or a data frame. Values are integers, truth values
+                or words; unknown are -1, NaN, None, '' and marks such as 'NA'. None: no labels.
+
+        Raises:
+            ValueError: an unknown column, no features, or labels of another number of rows.
+        """
+        columns = _columns(data, "data") if hasattr(data, "columns") else {}
+        named: dict[str, np.ndarray] = {}
+        if columns and _are_names(labels):
+            names = [labels] if isinstance(labels, str) else list(labels)
+            if unknown := [name for name in names if name not in columns]:
+                listed = ", ".join(columns)
+                raise ValueError(f"labels: expected some of the columns {listed}, got '{unknown[0]}'")
+            named = {name: columns.pop(name) for name in names}
+            if not columns:
+                raise ValueError("data: expected a column that is no label")
+        elif labels is not None:
+            named = _label_columns(labels)
+        chosen = {name: [_label(value) for value in values.tolist()] for name, values in named.items()}
+        numbers = [_numbers(values) for values in columns.values()]
+        known = [column for column in numbers if column is not None]
+        x = None if len(known) < len(numbers) else np.stack(known, 1) if known else _array(data, "data")
+        if x is not None and not columns and x.dtype == object:
+            raise ValueError("data: expected an array of numbers, or a data frame, got dtype object")
+        rows = len(next(iter(columns.values()))) if x is None else len(x) if x.ndim else 0
+        for texts in chosen.values():
+            if rows and len(texts) != rows:
+                raise ValueError(f"labels: expected {rows:,} values, one per row of data, got {len(texts):,}")
+        return cls(x, columns, chosen)
+
+    def __str__(self) -> str:
+        return "data"
+
+    @property
+    def file(self) -> Path:
+        """Name of the file that a run keeps."""
+        return Path("data.csv" if self.x is None else "data.npz")
+
+    def read(self, missing: bool = False, words: bool = False, ignore: Collection[str] = ()) -> Raw:
+        """The contents, as those of the file that :meth:`write` writes.
+
+        Args:
+            missing: accept missing numbers.
+            words: accept columns of words.
+            ignore: columns of words or numbers, by name or by number from 1, that are left out.
+
+        Raises:
+            ValueError: contents that the reader of that file refuses.
+        """
+        if self.x is not None:
+            return raw_of(self._arrays(), "data", missing)
+        found, levels, ignored = [], [], []
+        for number, (name, values) in enumerate(self.columns.items(), 1):
+            left = not {name, str(number)}.isdisjoint(ignore)
+            try:
+                column, categories = _feature(name, values, missing, words)
+            except ValueError:
+                if not left:
+                    raise
+                column, categories = np.full(len(values), math.nan), ()
+            found.append(column)
+            levels.append(categories)
+            ignored += [number - 1] if left else []
+        names = tuple(self.columns)
+        check_printable(chain(names, *levels), "data")
+        arrays = described(self._described(), (len(found[0]), len(found)), "data")
+        named = {"column_names": names, "levels": tuple(levels) if any(levels) else ()}
+        return Raw(np.stack(found, 1), **arrays | named, ignored=tuple(ignored))
+
+    def write(self, folder: Path) -> Path:
+        """Write the data as ``data.npz``; a frame with words among its features as ``data.csv``."""
+        path = folder / self.file
+        if self.x is not None:
+            with path.open("wb") as file:
+                np.savez(file, **self._arrays())
+            return path
+        texts = {name: [_text(value) for value in values.tolist()] for name, values in self.columns.items()}
+        texts |= {f"label:{name}": values for name, values in self.labels.items()}
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(texts)
+            writer.writerows(zip(*texts.values(), strict=True))
+        return path
+
+    def _arrays(self) -> dict[str, Any]:
+        """Observations, names of columns, and labels: see :func:`read_npz`."""
+        columns = {"column_names": np.array(list(self.columns))} if self.columns else {}
+        return {"x": self.x, **columns, **self._described()}
+
+    def _described(self) -> dict[str, Any]:
+        if not self.labels:
+            return {}
+        values = {name: find_values(texts, f"labels: '{name}'") for name, texts in self.labels.items()}
+        coded = [code(texts, values[name], f"labels: '{name}'") for name, texts in self.labels.items()]
+        arrays = {"labels": np.stack(coded, axis=1), "label_names": np.array(list(self.labels))}
+        return arrays | ({"value_names": _padded(list(values.values()))} if any(values.values()) else {})
+
+
+def _feature(name: str, values: np.ndarray, missing: bool, words: bool) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Numbers of a column; of one of words the numbers of its categories, and these."""
+    column = _numbers(values)
+    texts = ["" if is_missing(text) else text for text in map(_text, values.tolist())]
+    filled = list(filter(None, texts))
+    advice = f"leave it out with --ignore {shlex.quote(name)}"
+    if column is None and all(map(_is_number, filled)):
+        column = np.array([float(text or "nan") for text in texts])
+    if column is not None:
+        if np.isinf(column).any() or not (missing or np.isfinite(column).all()):
+            raise ValueError(f"data: expected finite numbers in column {name!r}")
+        return column, ()
+    other = next(text for text in filled if not _is_number(text))
+    if not words or 2 * sum(map(_is_number, filled)) >= len(filled):
+        hint = "" if words else "; --model mixture takes missing entries and words"
+        raise ValueError(f"data: expected a number in column {name!r}, got {other!r}{hint}")
+    found = tuple(sorted(set(filled)))
+    if len(found) > MOST_LEVELS:
+        raise ValueError(
+            f"data: column {name!r} has {len(found):,} different words, at most {MOST_LEVELS} can be "
+            f"categories; {advice}"
+        )
+    if len(texts) >= FEW and len(found) == len(filled):
+        raise ValueError(f"data: column {name!r} has another word in every row; {advice}")
+    places = {text: float(place) for place, text in enumerate(found)}
+    return np.array([places.get(text, math.nan) for text in texts]), found
 
 
 def as_numbers(
@@ -68,7 +179,7 @@ def as_numbers(
     source: str = "x",
     unseen: dict[str, Counter[str]] | None = None,
 ) -> np.ndarray:
-    """Read rows of numbers and words as :func:`write_data` and :func:`read_csv` do.
+    """Read rows of numbers and words as :class:`InMemory` and :func:`read_csv` do.
 
     Args:
         rows: [n, D], of any dtype.
@@ -144,6 +255,10 @@ def _numbers(values: np.ndarray) -> np.ndarray | None:
         return None
 
 
+def _is_number(text: str) -> bool:
+    return _numbers(np.array([text], dtype=object)) is not None
+
+
 def _label_columns(labels: Any) -> dict[str, np.ndarray]:
     """Values of each label, [n], by name."""
     if hasattr(labels, "columns"):
@@ -155,33 +270,6 @@ def _label_columns(labels: Any) -> dict[str, np.ndarray]:
     if values.ndim != 2 or not values.shape[1]:
         raise ValueError(f"labels: expected values [n] or [n, L], got shape {list(values.shape)}")
     return {f"label{column}": values[:, column] for column in range(values.shape[1])}
-
-
-def _write_npz(path: Path, x: np.ndarray, columns: list[str], chosen: dict[str, list[str]]) -> Path:
-    """Write observations, names of columns, and labels as texts: see :func:`read_npz`."""
-    arrays: dict[str, Any] = {"x": x}
-    if columns:
-        arrays["column_names"] = np.array(columns)
-    if chosen:
-        values = {name: find_values(texts, f"labels: '{name}'") for name, texts in chosen.items()}
-        coded = [code(texts, values[name], f"labels: '{name}'") for name, texts in chosen.items()]
-        arrays |= {"labels": np.stack(coded, axis=1), "label_names": np.array(list(chosen))}
-        if any(values.values()):
-            arrays["value_names"] = _padded(list(values.values()))
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
-    return path
-
-
-def _write_csv(path: Path, columns: dict[str, np.ndarray], chosen: dict[str, list[str]]) -> Path:
-    """Write columns of numbers and words, and labels as texts: see :func:`read_csv`."""
-    texts = {name: [_text(value) for value in values.tolist()] for name, values in columns.items()}
-    texts |= {f"label:{name}": values for name, values in chosen.items()}
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(texts)
-        writer.writerows(zip(*texts.values(), strict=True))
-    return path
 
 
 def _padded(rows: Sequence[Sequence[str]]) -> np.ndarray:

@@ -34,19 +34,23 @@ def read_npz(path: Path, missing: bool = False) -> Raw:
     Raises:
         ValueError: anything else; the message names the file and the array.
     """
-    arrays = read_arrays(path, required=("x",), optional=OPTIONAL)
+    return raw_of(read_arrays(path, required=("x",), optional=OPTIONAL), path, missing)
+
+
+def raw_of(arrays: Mapping[str, np.ndarray], source: Path | str, missing: bool = False) -> Raw:
+    """The contents of a .npz file, whose name in messages is the source: see :func:`read_npz`."""
     x = arrays["x"]
-    check_shape(x.shape, x.dtype, path)
-    _check_finite(x, path, missing)
+    check_shape(x.shape, x.dtype, source)
+    _check_finite(x, source, missing)
     note = ""
     if x.ndim == 4 and x.shape[3] in (2, 4):
         x, note = _on_white(x), f"{len(x):,} pictures are put on white where they are transparent"
     if x.ndim == 4 and x.shape[3] == 1:
         x = x[..., 0]
-    return Raw(x, **described(arrays, x.shape, path), note=note)
+    return Raw(x, **described(arrays, x.shape, source), note=note)
 
 
-def described(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...], path: Path) -> dict[str, Any]:
+def described(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...], path: Path | str) -> dict[str, Any]:
     """Labels and names beside `x`, of this shape, in the arrays of a .npz file: attributes of :class:`Raw`.
 
     Raises:
@@ -67,7 +71,7 @@ def described(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...], path: Pa
     return {"labels": labels, "label_names": names, "column_names": columns, "value_names": values}
 
 
-def check_shape(shape: tuple[int, ...], dtype: np.dtype, path: Path) -> None:
+def check_shape(shape: tuple[int, ...], dtype: np.dtype, path: Path | str) -> None:
     """Raise ValueError unless an array can be the observations of a data set."""
     if dtype.kind not in "buif":
         raise ValueError(f"{path}: 'x' must hold numbers, got dtype {dtype}")
@@ -81,7 +85,7 @@ def check_shape(shape: tuple[int, ...], dtype: np.dtype, path: Path) -> None:
         raise ValueError(f"{path}: images in 'x' must be bool, uint8 or float, got dtype {dtype}")
 
 
-def _check_finite(x: np.ndarray, path: Path, missing: bool) -> None:
+def _check_finite(x: np.ndarray, path: Path | str, missing: bool) -> None:
     if missing and np.isinf(x).any():
         raise ValueError(f"{path}: 'x' must be finite, or NaN where it is missing, but holds infinity")
     if not missing and not np.isfinite(x).all():
@@ -99,7 +103,7 @@ def _on_white(x: np.ndarray) -> np.ndarray:
     return (colours * opacity + (1 - opacity)).astype(x.dtype)
 
 
-def _check_labels(labels: np.ndarray, n: int, path: Path) -> np.ndarray:
+def _check_labels(labels: np.ndarray, n: int, path: Path | str) -> np.ndarray:
     if labels.dtype.kind not in "bui":
         hint = DECIMAL_HINT if labels.dtype.kind == "f" else ""
         raise ValueError(f"{path}: 'labels' must hold integers, got dtype {labels.dtype}{hint}")
@@ -115,7 +119,7 @@ def _check_labels(labels: np.ndarray, n: int, path: Path) -> np.ndarray:
     return columns.astype(np.int64)
 
 
-def _check_names(names: np.ndarray | None, count: int, path: Path) -> tuple[str, ...]:
+def _check_names(names: np.ndarray | None, count: int, path: Path | str) -> tuple[str, ...]:
     if names is None:
         return tuple(f"label{column}" for column in range(count))
     if names.dtype.kind != "U" or names.shape != (count,):
@@ -128,7 +132,7 @@ def _check_names(names: np.ndarray | None, count: int, path: Path) -> tuple[str,
     return tuple(names.tolist())
 
 
-def _check_columns(names: np.ndarray | None, shape: tuple[int, ...], path: Path) -> tuple[str, ...]:
+def _check_columns(names: np.ndarray | None, shape: tuple[int, ...], path: Path | str) -> tuple[str, ...]:
     if names is None:
         return ()
     if len(shape) != 2 or names.dtype.kind != "U" or names.shape != shape[1:]:
@@ -139,7 +143,9 @@ def _check_columns(names: np.ndarray | None, shape: tuple[int, ...], path: Path)
     return tuple(names.tolist())
 
 
-def _check_values(names: np.ndarray | None, labels: np.ndarray, path: Path) -> tuple[tuple[str, ...], ...]:
+def _check_values(
+    names: np.ndarray | None, labels: np.ndarray, path: Path | str
+) -> tuple[tuple[str, ...], ...]:
     if names is None:
         return ()
     count = labels.shape[1]

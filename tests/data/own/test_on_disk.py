@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pyro_fmvae.data import Batches, array_file, load, load_file
 from pyro_fmvae.data.own import on_disk
-from pyro_fmvae.data.own.in_memory import write_data
+from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.own.on_disk import open_file, read_whole
 from pyro_fmvae.files.memory import at_most
 
@@ -101,7 +101,7 @@ def test_values_of_labels_that_a_run_does_not_know_are_counted(tmp_path):
 
 def test_marks_of_what_is_missing_are_unknown_labels(tmp_path, monkeypatch):
     x, labels = rows()
-    path = write_data(tmp_path, x, np.array(["cat", "NA", "owl"])[labels.clip(0)])
+    path = InMemory.of(x, np.array(["cat", "NA", "owl"])[labels.clip(0)]).write(tmp_path)
     assert load(str(path)).value_names == (("cat", "owl"),)
     monkeypatch.setitem(globals(), "WORDS", ["cat", "n/a", "owl"])
     path = write(tmp_path / "t.parquet", x, labels)
