@@ -229,7 +229,12 @@ def _log_forward(
 
 def _log_products(transitions: Tensor, steps: Tensor, ends: Tensor | None) -> Tensor:
     """Logarithms of the weights of all paths from the state before a sequence to its last one, [K, K, B]."""
-    product = torch.eye(len(transitions)).to(steps).log().unsqueeze(-1).expand(-1, -1, steps.shape[-1])
+    product = (
+        torch.eye(len(transitions), dtype=steps.dtype, device=steps.device)
+        .log()
+        .unsqueeze(-1)
+        .expand(-1, -1, steps.shape[-1])
+    )
     for t, step in enumerate(steps.unbind()):
         ahead = (product.unsqueeze(2) + transitions).logsumexp(1) + step
         product = where_on(is_before(t, ends), ahead, product)
@@ -247,7 +252,7 @@ def _log_backward(
         Expected numbers of pairs, and probabilities of the states before all steps and at each one,
         [T + 1, K, B], which are 0 after the end.
     """
-    states, of_steps, counts = last, [], torch.zeros(transitions.shape).to(transitions)
+    states, of_steps, counts = last, [], transitions.new_zeros(transitions.shape)
     for t in range(len(messages) - 1, -1, -1):
         goes_on = is_before(t, ends)
         earlier = (messages[t].unsqueeze(1) + transitions - finite(predictions[t])).exp()
@@ -284,7 +289,11 @@ def _scaled_forward(
 def _scaled_products(transitions: Tensor, steps: Tensor, ends: Tensor | None) -> Tensor:
     """As :func:`_log_products`: forward passes from every state, each with a scale of its own."""
     matrix, weights, top = _scaled(transitions, steps)
-    product = torch.eye(len(matrix)).to(matrix).unsqueeze(-1).expand(-1, -1, steps.shape[-1])  # [to, from, B]
+    product = (
+        torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        .unsqueeze(-1)
+        .expand(-1, -1, steps.shape[-1])
+    )  # [to, from, B]
     sizes, least = [], torch.finfo(top.dtype).tiny
     for t, weight in enumerate(weights.unbind()):
         ahead = (matrix.T @ product.reshape(len(matrix), -1)).view_as(product).mul_(weight.unsqueeze(1))

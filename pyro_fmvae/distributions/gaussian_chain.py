@@ -98,7 +98,10 @@ class GaussianChain:
     @cached_property
     def covariances(self) -> tuple[Tensor, Tensor]:
         """Covariance of each step, [..., T, D, D], and of each but the first with the one before it."""
-        (diagonal, below), identity = self._factor, torch.eye(self.linear.shape[-1]).to(self.linear)
+        (diagonal, below), identity = (
+            self._factor,
+            torch.eye(self.linear.shape[-1], dtype=self.linear.dtype, device=self.linear.device),
+        )
         roots = [_divided(identity, own) for own in diagonal]  # the inverse of L_t
         last = roots[-1].mT @ roots[-1]
         own, across = [last], []

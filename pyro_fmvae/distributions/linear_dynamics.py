@@ -200,7 +200,9 @@ def _with_end(chain: GaussianChain, there: Tensor) -> GaussianChain:
     """Weights by which states after the end are standard normal; there are steps [..., T, 1, 1]."""
     over, dim = 1 - there, chain.linear.shape[-1]
     total = -0.5 * dim * math.log(2 * math.pi) * over.sum((-3, -2, -1))
-    return chain.times(over * torch.eye(dim).to(over), torch.zeros_like(chain.linear), total)
+    return chain.times(
+        over * torch.eye(dim, dtype=over.dtype, device=over.device), torch.zeros_like(chain.linear), total
+    )
 
 
 def _padded(table: Tensor, before: int, after: int) -> Tensor:
