@@ -2,6 +2,7 @@
 
     python examples/restoration.py [--models bsc,linear-sparse] [--out restored]
     python examples/restoration.py --models max-sparse --epochs 5
+    python examples/restoration.py --image old.jpg --out restored
 
 Patches of 8×8 greys are cut from the two photographs that scikit-learn ships, centred, and divided by one
 standard deviation. Each model learns 64 units from them by stepwise EM. Then a piece of one photograph is
@@ -16,19 +17,22 @@ about generalisation.
 """
 
 import argparse
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyro
 import torch
+from matplotlib.figure import Figure
+from PIL import Image
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from pyro_fmvae import figures, fit
+from pyro_fmvae import fit
 from pyro_fmvae.data import Batches, Dataset, PatchTransform, SparseOptions, load, luminance
-from pyro_fmvae.evaluate import psnr, restore
 from pyro_fmvae.learn import Budget, StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
 from pyro_fmvae.models.em import BinaryEM, LinearRule, MaxRule, SpikeAndSlabEM
@@ -37,6 +41,73 @@ SIZE, UNITS, BATCH = 8, 64, 1000
 PIECE = (slice(100, 228), slice(250, 378))  # of the first photograph: a pagoda
 NOISE, MISSING = 0.1, 0.5
 SLABS = {"max-sparse": MaxRule, "linear-sparse": LinearRule}
+
+
+def psnr(image: Tensor, reference: Tensor) -> float:
+    """Peak signal-to-noise ratio of greys in [0, 1], in dB."""
+    error = (image.double() - reference.double()).square().mean().item()
+    return math.inf if error == 0 else -10 * math.log10(error)
+
+
+def extract_patches(image: Tensor, size: int, stride: int) -> Tensor:
+    """Cut an image [H, W] into patches [n, P, P] that cover it; the last ones end at its edges."""
+    rows, columns = (
+        torch.tensor([*range(0, length - size, stride), length - size]) for length in image.shape
+    )
+    windows = image.unfold(0, size, 1).unfold(1, size, 1)
+    return windows[rows[:, None], columns].reshape(-1, size, size)
+
+
+def assemble_patches(patches: Tensor, shape: Sequence[int], stride: int) -> Tensor:
+    """The inverse of :func:`extract_patches`: an image [H, W], the mean of patches where they overlap."""
+    pixels = torch.arange(math.prod(shape)).reshape(*shape)
+    index = extract_patches(pixels, patches.shape[1], stride).flatten()
+    total = patches.new_zeros(len(pixels.flatten())).index_add_(0, index, patches.flatten())
+    return (total / index.bincount()).reshape(*shape)
+
+
+@torch.no_grad()
+def restore(
+    reconstruct: Callable[[Tensor], Tensor],
+    image: Tensor,
+    patch_size: int,
+    stride: int = 1,
+    scale: float = 1.0,
+    keep_observed: bool = False,
+) -> Tensor:
+    """Denoise and inpaint a grey image with a model of patches.
+
+    Each patch is centred at the mean of its observed pixels (of the image's, if it has none), divided by
+    ``scale``, reconstructed, and transformed back. Overlapping reconstructions are averaged.
+
+    Args:
+        reconstruct: maps centred patches [n, P, P], NaN = missing, to their reconstructions [n, P, P].
+        image: [H, W], NaN = missing.
+        patch_size: P, height and width of a patch.
+        stride: distance between patches in both directions, from 1 to P.
+        scale: divisor of centred patches, that of the model's training data.
+        keep_observed: copy observed pixels from the image, for images without noise.
+
+    Returns:
+        The restored image [H, W], without NaN; values outside [0, 1] are not clipped.
+    """
+    patches = extract_patches(image, patch_size, stride)
+    mean = patches.nanmean((1, 2), keepdim=True)
+    mean = torch.where(mean.isnan(), image.nanmean(), mean)
+    found = torch.cat([reconstruct(part) for part in ((patches - mean) / scale).split(4096)])
+    result = assemble_patches(found * scale + mean, image.shape, stride)
+    return torch.where(image.isnan(), result, image) if keep_observed else result
+
+
+def side_by_side(images: Mapping[str, Tensor], ratios: Mapping[str, float]) -> Figure:
+    """Images [H, W] beside each other, with their names and ratios; missing pixels are orange."""
+    figure = Figure(figsize=(2.2 * len(images), 2.8), layout="constrained")
+    for (name, image), axes in zip(images.items(), figure.subplots(1, len(images)), strict=True):
+        grey = image.clamp(0, 1).numpy()[..., None]
+        axes.imshow(np.where(np.isnan(grey), (0.90, 0.42, 0.20), grey.repeat(3, -1)))
+        axes.set_title(f"{name}\n{ratios[name]:.2f} dB" if name in ratios else name, fontsize=9)
+        axes.axis("off")
+    return figure
 
 
 def learn(name: str, dataset: Dataset, epochs: int, seed: int) -> Any:
@@ -78,6 +149,7 @@ def main() -> None:
     parser.add_argument("--patches", type=int, default=20_000, help="patches; 8 in 10 are for training")
     parser.add_argument("--stride", type=int, default=2, help="pixels from one patch to the next")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--image", type=Path, help="picture to damage in place of the photograph")
     parser.add_argument("--out", type=Path, help="folder for pictures; default: no pictures")
     chosen = parser.parse_args()
     names = chosen.models.split(",")
@@ -85,6 +157,8 @@ def main() -> None:
         parser.error(f"models: expected bsc, max-sparse or linear-sparse, got {', '.join(unknown)}")
     photograph = torch.tensor(load_sample_images().images[0]).float() / 255
     image = luminance(photograph)[PIECE]
+    if chosen.image is not None:
+        image = torch.from_numpy(np.asarray(Image.open(chosen.image).convert("L"), np.float32) / 255)
     pyro.set_rng_seed(chosen.seed)
     noisy = image + NOISE * torch.randn_like(image)
     holed = torch.where(torch.rand_like(image) < MISSING, torch.nan, image)
@@ -112,7 +186,7 @@ def main() -> None:
     if chosen.out is not None:
         chosen.out.mkdir(parents=True, exist_ok=True)
         for task, images in shown.items():
-            figures.save(figures.restoration(images, ratios[task]), chosen.out / f"{task}.png")
+            side_by_side(images, ratios[task]).savefig(chosen.out / f"{task}.png", dpi=150)
         print(f"pictures in {chosen.out}")
 
 

@@ -91,6 +91,7 @@ RUNS = {
         ["--length=60", "--chunk=20", "--batch=2", "--steps=1"],
         ['"method": "minibatches of chunks"', '"method": "whole"', '"buffer": 50'],
     ),
+    "benchmarks/judge.py": (["run", "--samples=9", "--edits=9", "--iterations=3"], ['{"judge": {"label0": ']),
     "streams.py": (
         ["--batches=3", "--picture=pictures/streams.png"],
         ["nothing fades: log-density", "power 0.5: log-density"],
@@ -306,6 +307,7 @@ PACKAGES = {"search_options.py": "optuna", "cells.py": "scanpy"}
 DATA = {
     "mnist.py": lambda folder: write_mnist_static(folder, 70, 20, 20),
     "mnist_sweep.py": lambda folder: write_mnist_static(folder, 64, 3, 3),
+    "benchmarks/judge.py": write_run,
     "mixture_starts.py": write_run,
     "variations.py": lambda folder: write_run(folder, "--factors 5 --labels 0"),
     "generalisation.py": lambda folder: write_mnist_static(folder, 64, 3, 3),

@@ -41,7 +41,8 @@ from typing import Any
 
 import numpy as np
 import own_data_baselines as baselines
-from own_data_runs import SMALLEST, Trained, Training
+from judge import SMALLEST
+from own_data_runs import Trained, Training
 from own_data_sets import CLUSTERS, LABELS, OUTLIERS, SETS, TASKS, Data, OwnSet, joined
 from own_data_tables import OURS, OURS_K, tables
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, roc_auc_score

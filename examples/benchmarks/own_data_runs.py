@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from judge import Judge, train_judge
 from own_data_sets import Data, write
 
 from pyro_fmvae import TrainedRun, load
 from pyro_fmvae.data import Split
-from pyro_fmvae.evaluate import Judge, train_judge
-
-SMALLEST = 16  # pixels on a side that the judge needs
 
 
 @dataclass(frozen=True)

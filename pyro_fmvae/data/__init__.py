@@ -7,7 +7,6 @@ from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.labels import choose_labels, hide_labels, hold_out
 from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.patch_transform import PatchTransform
-from pyro_fmvae.data.patches import assemble_patches, extract_patches
 from pyro_fmvae.data.photo_views import RandomPhoto
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.data.registry import load
@@ -29,11 +28,9 @@ __all__ = [
     "RandomPhoto",
     "SparseOptions",
     "Split",
-    "assemble_patches",
     "bars",
     "bars_truth",
     "choose_labels",
-    "extract_patches",
     "hide_labels",
     "hold_out",
     "load",

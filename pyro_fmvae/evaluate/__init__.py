@@ -13,11 +13,8 @@ from pyro_fmvae.evaluate.classification import classification_measures, referenc
 from pyro_fmvae.evaluate.disentanglement import DCI, Information, dci, factor_accuracy, mutual_information
 from pyro_fmvae.evaluate.edits import Normals, Placement, edit_latent, edit_rows, to_location, transport
 from pyro_fmvae.evaluate.encodings import Encodings, encode_split
-from pyro_fmvae.evaluate.judge import Judge, load_judge, save_judge, train_judge
-from pyro_fmvae.evaluate.judged import Edits, Generation, judged_edits, judged_generation
 from pyro_fmvae.evaluate.label_shares import Overcall, overcalled
 from pyro_fmvae.evaluate.neighbours import NEAREST, Neighbours
-from pyro_fmvae.evaluate.patch_restoration import psnr, restore
 from pyro_fmvae.evaluate.probes import Leakage, leakage, linear_probe, neighbour_probe
 from pyro_fmvae.evaluate.recovery import RECOVERED, UnitMatch, match_units
 from pyro_fmvae.evaluate.scores import outlier_scores, rows_without_bound, score_parts, threshold
@@ -41,12 +38,9 @@ __all__ = [
     "RECOVERED",
     "Activity",
     "Coding",
-    "Edits",
     "Encodings",
     "Evaluable",
-    "Generation",
     "Information",
-    "Judge",
     "Leakage",
     "Neighbours",
     "Normals",
@@ -70,12 +64,9 @@ __all__ = [
     "edit_rows",
     "encode_split",
     "factor_accuracy",
-    "judged_edits",
-    "judged_generation",
     "label_agreement",
     "leakage",
     "linear_probe",
-    "load_judge",
     "majority_accuracy",
     "match_units",
     "matching_accuracy",
@@ -84,18 +75,14 @@ __all__ = [
     "outlier_scores",
     "overcalled",
     "per_block",
-    "psnr",
     "reference_accuracies",
     "resample_active",
-    "restore",
     "rows_without_bound",
-    "save_judge",
     "score_parts",
     "slabs_of",
     "threshold",
     "tighter_bounds",
     "to_location",
-    "train_judge",
     "transport",
     "vector_index",
     "wilson_interval",

@@ -7,7 +7,6 @@ animation, which `save_animation` writes.
 from pyro_fmvae.figures.activity import class_activity
 from pyro_fmvae.figures.attribute_grid import attribute_grid
 from pyro_fmvae.figures.attributes import attribute_rows
-from pyro_fmvae.figures.blind import blind_sheet
 from pyro_fmvae.figures.clusters import clusters
 from pyro_fmvae.figures.columns import column_means
 from pyro_fmvae.figures.components import component_grid
@@ -26,7 +25,6 @@ from pyro_fmvae.figures.page import save
 from pyro_fmvae.figures.pairs import pair_grid
 from pyro_fmvae.figures.recovered_units import parameter_table, recovered_units
 from pyro_fmvae.figures.resampling import conditional_samples
-from pyro_fmvae.figures.restoration import restoration
 from pyro_fmvae.figures.slab_histogram import slab_histogram
 from pyro_fmvae.figures.spectrum import spectrum
 from pyro_fmvae.figures.spread import spread
@@ -36,7 +34,6 @@ __all__ = [
     "Factors",
     "attribute_grid",
     "attribute_rows",
-    "blind_sheet",
     "class_activity",
     "clusters",
     "column_means",
@@ -54,7 +51,6 @@ __all__ = [
     "property_matrix",
     "reconstructions",
     "recovered_units",
-    "restoration",
     "sample_grid",
     "save",
     "save_animation",

@@ -795,8 +795,6 @@ def test_tables_are_no_pictures(runs, tmp_path, monkeypatch):
         ("draw pictures components --out photos/a.png", "out: "),
         ("edit pictures --image x.png --set side=1 --out photos/a.png", "out: "),
         ("edit pictures --image x.png --set side=1 --out e.png --compare photos/a.png", "compare: "),
-        ("restore pictures --image x.png --out photos/a.png", "out: "),
-        ("restore pictures --image x.png --out e.png --compare photos/a.png", "compare: "),
     ],
 )
 def test_data_are_never_overwritten(runs, files, tmp_path, monkeypatch, arguments, message):

@@ -1,9 +1,8 @@
-"""A model whose images show z itself, and a judge that reads them without error."""
+"""A model whose images show z itself."""
 
 import torch
 
 from pyro_fmvae import FactorialMixtureVAE, GaussianObservation
-from pyro_fmvae.evaluate import Judge
 
 SIZES = (3, 2, 2)  # components of each factor
 LABELLED = (1, 0)  # property 0 is factor 1, property 1 is factor 0; property 2 is factor 2, unlabelled
@@ -26,21 +25,6 @@ class Decoder(torch.nn.Module):
             [z[..., [i], None].expand(*z.shape[:-1], r.stop - r.start, 16) for i, r in enumerate(STRIPES)], -2
         )
         return torch.stack([image, torch.zeros_like(image)], -3)
-
-
-class ExactJudge(Judge):
-    """Rounds the stripes' means; ``mistaken`` swaps its answers to two properties."""
-
-    mistaken = False
-
-    def predict(self, x):
-        values = torch.stack([x[:, rows].mean((1, 2)) for rows in STRIPES], -1).round().long()
-        values = values.clamp(min=0)[:, list(PROPERTIES)]
-        return values[:, [1, 0, 2]] if self.mistaken else values
-
-
-def exact_judge():
-    return ExactJudge((16, 16), [SIZES[i] for i in PROPERTIES])
 
 
 def exact_model(labelled=LABELLED, sizes=SIZES, offset=0.0):

@@ -10,9 +10,7 @@ from pyro_fmvae.app.commands import (
     evaluation,
     exploring,
     exporting,
-    judging,
     reporting,
-    restoring,
     sampling,
     scoring,
     searching,
@@ -31,8 +29,6 @@ COMMANDS: Final = (
     scoring.COMMAND,
     searching.COMMAND,
     editing.COMMAND,
-    restoring.COMMAND,
-    judging.COMMAND,
     exploring.COMMAND,
     exporting.COMMAND,
 )

@@ -406,7 +406,7 @@ def _categories(
 
 
 def _fault(field: str, missing: bool) -> str:
-    """What is wrong with a field as a number; "" if nothing is."""
+    """Say what is wrong with a field as a number; "" if nothing is."""
     if missing and is_missing(field):
         return ""
     try:
@@ -440,7 +440,7 @@ def _labels(
 
 
 def _label_fault(field: str) -> str:
-    """What is wrong with a field as a label that is an integer; "" if nothing is."""
+    """Say what is wrong with a field as a label that is an integer; "" if nothing is."""
     try:
         value = int(field)
     except ValueError:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from torch import Tensor
-
 from pyro_fmvae.data.image_cache import measure, read_pixels
 from pyro_fmvae.data.own.folder import split_by_folders
 from pyro_fmvae.data.own.image_names import find_images
@@ -34,13 +32,3 @@ def open_pictures(path: Path | InMemory) -> Pictures:
     if path.suffix.lower() != ".npz":
         raise ValueError(f"patch_size: expected a folder or a .npz file of images to cut, got {path}")
     return stacked(read_npz(path).x, f"{path}: 'x'")
-
-
-def read_grey(path: Path) -> Tensor:
-    """Read one image file at its own size as greys in [0, 1], float32 [H, W].
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is no image.
-    """
-    return greys_of(read_pixels(path), str(path))

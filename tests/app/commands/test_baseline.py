@@ -84,7 +84,6 @@ def test_sample_as_a_picture(runs, tmp_path):
             "edit RUN --image a.png --set 0=1 --out b.png",
             NEEDED.format("edit"),
         ),
-        ("judge RUN", NEEDED.format("judge")),
         ("sample RUN --out x.npz --codes 0,*", "codes: a vae has no factors that codes could be given to"),
     ],
 )

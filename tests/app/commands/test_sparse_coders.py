@@ -161,83 +161,6 @@ def test_bars_are_recovered(tmp_path):
     assert (tmp_path / "run" / "figures" / "recovered.png").exists()
 
 
-@pytest.mark.parametrize(("kind", "damage"), [("patches", "--noise"), ("binary-patches", "--missing")])
-def test_restore(runs, files, tmp_path, kind, damage):
-    image = files[kind] / "0.png"
-    options = "--out", tmp_path / "out.png", "--compare", tmp_path / "beside.png", "--stride", 4
-    result = json.loads(succeed("restore", runs[kind], "--image", image, *options, damage, 0.2))
-    assert result[damage.strip("-")] == 0.2
-    assert result["before"] > 5
-    assert result["after"] > 5
-    with Image.open(tmp_path / "out.png") as picture:
-        assert picture.size == (50, 40)
-    assert (tmp_path / "beside.png").exists()
-    result = json.loads(succeed("restore", runs[kind], "--image", image, *options[:2]))
-    assert result == {"noise": 0.0, "missing": 0.0, "before": None, "after": None}
-
-
-@pytest.fixture
-def mask(tmp_path):
-    """Of the photographs: their left half is missing."""
-    pixels = np.full((40, 50), 255, np.uint8)
-    pixels[:, :25] = 0
-    Image.fromarray(pixels).save(tmp_path / "mask.png")
-    return tmp_path / "mask.png"
-
-
-@pytest.mark.parametrize("seen", [0, 255])
-def test_a_mask_says_what_is_missing(runs, files, mask, tmp_path, seen):
-    """What stands below the mask makes no difference; what it leaves stays as it is."""
-    image, out = tmp_path / "image.png", tmp_path / "out.png"
-    with Image.open(files["patches"] / "0.png") as picture:
-        pixels = np.asarray(picture.convert("L")).copy()
-    damaged = pixels.copy()
-    damaged[:, :25] = seen
-    Image.fromarray(damaged).save(image)
-    options = "--mask", mask, "--stride", 2
-    result = json.loads(succeed("restore", runs["patches"], "--image", image, "--out", out, *options))
-    assert result == {"noise": 0.0, "missing": 0.0, "before": None, "after": None}
-    with Image.open(out) as picture:
-        restored = np.asarray(picture)
-    np.testing.assert_array_equal(restored[:, 25:], pixels[:, 25:])
-    if seen:
-        Image.fromarray(pixels).save(image)
-        again = tmp_path / "again.png"
-        succeed("restore", runs["patches"], "--image", image, "--out", again, *options)
-        with Image.open(again) as picture:
-            np.testing.assert_array_equal(np.asarray(picture), restored)
-
-
-def test_masked_pixels_do_not_count(runs, files, mask, tmp_path):
-    image, ratios = tmp_path / "image.png", []
-    for below in (0, 255):
-        with Image.open(files["patches"] / "0.png") as picture:
-            pixels = np.asarray(picture.convert("L")).copy()
-        pixels[:, :25] = below
-        Image.fromarray(pixels).save(image)
-        options = "--out", tmp_path / "out.png", "--mask", mask, "--stride", 4, "--noise", 0.2
-        ratios.append(json.loads(succeed("restore", runs["patches"], "--image", image, *options)))
-    assert ratios[0] == ratios[1]
-    assert ratios[0]["before"] == pytest.approx(-20 * math.log10(0.2), abs=0.6)
-
-
-@pytest.mark.parametrize(("shape", "got"), [((40, 49), "40x49"), ((40, 50), "a black one")])
-def test_masks_that_do_not_fit(runs, files, tmp_path, shape, got):
-    Image.fromarray(np.full(shape, 255 if "x" in got else 0, np.uint8)).save(tmp_path / "mask.png")
-    where = (
-        "--image",
-        files["patches"] / "0.png",
-        "--out",
-        tmp_path / "out.png",
-        "--mask",
-        tmp_path / "mask.png",
-    )
-    status, _, err = command("restore", runs["patches"], *where)
-    expected = f"mask: expected an image of 40x50 pixels that is not black all over, got {got}"
-    assert (status, err) == (2, f"pyro-fmvae: error: {expected}\n")
-    assert not (tmp_path / "out.png").exists()
-
-
 def test_patches_of_a_known_data_set_are_treated_as_those_in_training(runs):
     """Not as what fits the data set at hand: photographs vary less than noise does."""
     run = Run.open(runs["patches"])
@@ -260,69 +183,11 @@ def test_real_numbers_are_drawn_from_the_least_to_the_greatest(runs, tmp_path, m
     assert x.max() > 1.5
 
 
-def test_an_infinite_ratio_is_null(runs, tmp_path):
-    """A uniform image does not miss the pixels that are taken away: its mean is in their place."""
-    image = tmp_path / "uniform.png"
-    Image.fromarray(np.full((12, 12), 128, np.uint8)).save(image)
-    options = "--image", image, "--out", tmp_path / "out.png", "--missing", 0.2
-    printed = succeed("restore", runs["patches"], *options)
-    assert json.loads(printed, parse_constant=lambda text: pytest.fail(text))["before"] is None
-
-
 @pytest.mark.parametrize(("kind", "data"), [("patches", "bars"), ("bsc", "scenes")])
 def test_data_of_another_shape(runs, kind, data):
     status, _, err = command("evaluate", runs[kind], "--data", data)
     assert status == 2
     assert "data: the run was trained on" in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--missing 1", "missing: expected a share in [0, 1), got 1.0"),
-        ("--noise -1", "noise: expected a standard deviation >= 0, got -1.0"),
-        ("--stride 9", "stride: expected a number from 1 to 4, got 9"),
-        ("--seed -1", "seed: expected a number in 0..2147483647, got -1"),
-    ],
-)
-def test_restore_refuses(runs, files, tmp_path, arguments, message):
-    image = files["patches"] / "0.png"
-    where = "--image", image, "--out", tmp_path / "out.png"
-    status, _, err = command("restore", runs["patches"], *where, *arguments.split())
-    assert (status, err) == (2, f"pyro-fmvae: error: {message}\n")
-    assert not (tmp_path / "out.png").exists()
-
-
-def test_restore_refuses_an_image_that_is_smaller_than_the_patches(runs, tmp_path):
-    image = tmp_path / "small.png"
-    Image.fromarray(np.zeros((3, 9), np.uint8)).save(image)
-    status, _, err = command("restore", runs["patches"], "--image", image, "--out", tmp_path / "out.png")
-    expected = f"image: expected at least 4 x 4 pixels, as the run's patches are, {image} is 9 x 3"
-    assert (status, err) == (2, f"pyro-fmvae: error: {expected}\n")
-
-
-def test_restore_leaves_the_image_alone(runs, files, tmp_path):
-    image = tmp_path / "image.png"
-    image.write_bytes((files["patches"] / "0.png").read_bytes())
-    before = image.read_bytes()
-    status, _, err = command("restore", runs["patches"], "--image", image, "--out", image)
-    assert (status, err) == (2, "pyro-fmvae: error: image, out, compare, mask: expected different files\n")
-    assert image.read_bytes() == before
-
-
-def test_restore_needs_plain_patches(runs, files, tmp_path):
-    where = "--image", files["patches"] / "0.png", "--out", tmp_path / "out.png"
-    status, _, err = command("restore", runs["bsc"], *where)
-    assert status == 2
-    assert "run: expected one on patches of images (--patch-size)" in err
-    options = {**KINDS["patches"], "whiten": "true"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "draw", lambda *_: None)
-        status, _, err = train(tmp_path / "run", files["patches"], **options)
-    assert status == 0, err
-    status, _, err = command("restore", tmp_path / "run", *where)
-    assert status == 2
-    assert "are whitened" in err
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,6 @@ def test_commands_take_it(folders, exported, files, tmp_path):
     [
         (["report", "RUN"], "is an exported model, without the records of its training"),
         (["train", "--resume", "RUN"], "is an exported model, without the state of its training"),
-        (["judge", "RUN"], "is an exported model, without the judge"),
         (["draw", "RUN", "attributes"], "is an exported model without a folder of figures"),
         (["evaluate", "RUN"], "does not exist; --data-root says in which folder 'binary.npz' is now"),
         (["export", "ROWS", "--out", "encoder.pt2"], "expected a model with an encoder, --model mixture has"),
