@@ -608,7 +608,7 @@ def best_mixture(sample: Sample, components: int, generator: torch.Generator, st
 
 
 class StartKind(NamedTuple):
-    """StartKind of a start."""
+    """Kind of a start."""
 
     white: bool
     """Rows are whitened."""
