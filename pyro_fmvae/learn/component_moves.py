@@ -280,12 +280,16 @@ def pair_gains(
     gains = union_gains(sample.given(gamma, start)).triu(1)
     gains = torch.where(torch.ones_like(gains).triu(1) > 0, gains, -torch.inf)
     firsts = (gains > least).any(-1).nonzero().squeeze(-1)  # entropy that is lost only lowers it
-    alone = entr(gamma)
-    for first in firsts.tolist():
-        rows = (gamma[:, first] > NOTHING).nonzero().squeeze(-1)
-        own, others = gamma[rows, first, None], gamma[rows, first + 1 :]
-        lost = alone[rows, first, None] + alone[rows, first + 1 :] - entr(own + others)
-        gains[first, first + 1 :] -= sample.each * lost.sum(0)
+    alone, count = entr(gamma), gamma.shape[1]
+    most = max(room(gamma.device) // gamma.numel(), 1) if gamma.is_cuda else 1  # few operations, or few rows
+    for some in firsts.split(most) if len(firsts) else ():
+        start = int(some[0])
+        rows = slice(None) if most > 1 else (gamma[:, start] > NOTHING).nonzero().squeeze(-1)
+        own, others = gamma[rows][:, some].unsqueeze(-1), gamma[rows, start:].unsqueeze(1)
+        union = (
+            entr(own + others).sum(0) - alone[rows][:, some].sum(0).unsqueeze(-1) - alone[rows, start:].sum(0)
+        )
+        gains[some.unsqueeze(-1), torch.arange(start, count, device=gamma.device)] += sample.each * union
     pairs = (gains > least).nonzero()
     values = gains[tuple(pairs.T)].tolist()
     return sorted(((gain, *pair) for gain, pair in zip(values, pairs.tolist(), strict=True)), reverse=True)
@@ -294,9 +298,11 @@ def pair_gains(
 def disjoint(pairs: Sequence[tuple[float, int, int]]) -> list[tuple[int, int]]:
     """Pairs without those that share a component with an earlier one."""
     found: list[tuple[int, int]] = []
+    used: set[int] = set()
     for _, first, second in pairs:
-        if not any({first, second} & set(pair) for pair in found):
+        if first not in used and second not in used:
             found.append((first, second))
+            used |= {first, second}
     return found
 
 

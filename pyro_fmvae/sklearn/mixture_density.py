@@ -370,9 +370,9 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         full = self.covariance_type == "full"
         learn = self.covariance_prior is None
         levels = self._columns.levels
-        return ObservedMixture(levels, components, num_data, prior=prior, full=full, learn_prior=learn).to(
-            device
-        )
+        with device:
+            model = ObservedMixture(levels, components, num_data, prior=prior, full=full, learn_prior=learn)
+        return model.to(device)
 
     def _on_device(self) -> ObservedMixture:
         """The fitted model where it is to compute."""
