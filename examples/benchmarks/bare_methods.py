@@ -1,7 +1,8 @@
 """Training steps in bare PyTorch: the plain VAE, and the mixture prior in closed form, written out by hand.
 
-Both come as eager steps with a fused Adam, and with the whole step as one compiled function. A compiled step
-contains Adam in plain tensor operations, because torch's own cannot be compiled with the rest on a CPU.
+Both come as eager steps with a fused Adam, with the whole step as one compiled function, and on a GPU as one
+CUDA graph. A compiled step contains Adam in plain tensor operations, because torch's own cannot be compiled
+with the rest on a CPU.
 """
 
 import math
@@ -19,6 +20,7 @@ from pyro_fmvae.infer import natural_prior
 from pyro_fmvae.models import FactorialMixtureVAE
 
 Encoded = tuple[Tensor, Tensor, Tensor]  # location and scale of q(z), reconstruction loss
+Body = Callable[[Tensor], Tensor]  # a step: a batch to its loss, for all N points
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 
 
@@ -83,17 +85,22 @@ def plain_loss(encoded: Encoded, num_data: int) -> Tensor:
 
 def vae(model: FactorialMixtureVAE, rates: Rates) -> Learner:
     """N(0, I) prior, hand-written loss, one fused Adam."""
-    return _vae(model, rates, compiled=False)
+    return Learner(_vae(model, rates))
 
 
 def vae_compiled(model: FactorialMixtureVAE, rates: Rates) -> Learner:
     """N(0, I) prior, hand-written loss; loss and gradients compiled, with a fused Adam outside."""
-    return _vae(model, rates, compiled=True)
+    return Learner(_vae(model, rates, compiled=True))
 
 
-def _vae(model: FactorialMixtureVAE, rates: Rates, compiled: bool) -> Learner:
+def vae_graph(model: FactorialMixtureVAE, rates: Rates) -> Learner:
+    """N(0, I) prior, hand-written loss; the whole step with a fused Adam as one CUDA graph, not compiled."""
+    return Learner(graphed(_vae(model, rates, capturable=True)))
+
+
+def _vae(model: FactorialMixtureVAE, rates: Rates, compiled: bool = False, capturable: bool = False) -> Body:
     networks = Networks(model)
-    optimiser = fused_adam(rates.networks)(list(networks.parameters()))
+    optimiser = fused_adam(rates.networks, capturable)(list(networks.parameters()))
 
     def loss(x: Tensor) -> Tensor:
         return plain_loss(networks(x), model.num_data)
@@ -107,7 +114,35 @@ def _vae(model: FactorialMixtureVAE, rates: Rates, compiled: bool) -> Learner:
         optimiser.zero_grad()
         return value.detach()
 
-    return Learner(step)
+    return step
+
+
+def graphed(body: Body) -> Body:
+    """A step on batches of one shape as one CUDA graph. The first call takes four steps.
+
+    Args:
+        body: changes nothing but tensors in place, and reads nothing from the host.
+    """
+    inputs: list[Tensor] = []
+    results: list[Tensor] = []
+    graph = torch.cuda.CUDAGraph()
+
+    def step(x: Tensor) -> Tensor:
+        if not inputs:
+            inputs.append(x.clone())
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                for _ in range(3):
+                    body(inputs[0])
+            torch.cuda.current_stream().wait_stream(aside)
+            with torch.cuda.graph(graph):
+                results.append(body(inputs[0]))
+        inputs[0].copy_(x)
+        graph.replay()
+        return results[0]
+
+    return step
 
 
 def vae_compiled_step(model: FactorialMixtureVAE, rates: Rates) -> Learner:
@@ -180,8 +215,17 @@ class ClosedForm:
 
 def closed_form(model: FactorialMixtureVAE, rates: Rates) -> Learner:
     """The closed form with one fused Adam, eager."""
+    return Learner(_closed_form(model, rates))
+
+
+def closed_form_graph(model: FactorialMixtureVAE, rates: Rates) -> Learner:
+    """The closed form with one fused Adam; the whole step as one CUDA graph, not compiled."""
+    return Learner(graphed(_closed_form(model, rates, capturable=True)))
+
+
+def _closed_form(model: FactorialMixtureVAE, rates: Rates, capturable: bool = False) -> Body:
     networks, prior = Networks(model), ClosedForm(model, rates)
-    optimiser = fused_adam(rates.networks)(list(networks.parameters()))
+    optimiser = fused_adam(rates.networks, capturable)(list(networks.parameters()))
 
     def step(x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -194,7 +238,7 @@ def closed_form(model: FactorialMixtureVAE, rates: Rates) -> Learner:
             prior.step_lambda(gamma, data, tables[-1])
             return loss.detach() + kl
 
-    return Learner(step)
+    return step
 
 
 def closed_form_compiled(model: FactorialMixtureVAE, rates: Rates) -> Learner:

@@ -24,14 +24,17 @@ def svi(model: FactorialMixtureVAE, rates: Rates) -> Learner:
 def captured(
     model: FactorialMixtureVAE, rates: Rates, compiled: bool = False, autocast: torch.dtype | None = None
 ) -> Learner:
-    """The program captured at the first call, compiled or not, with networks in float32 or another type."""
+    """The program captured at the first call, compiled or not, with networks in float32 or another type.
+
+    Its losses are tensors, as those of steps by hand are: a training does not wait for them either.
+    """
     optim, elbo = optimiser(model, rates), TraceConjugate_ELBO()
     how: dict[str, Any] = {"compile": compiled, "autocast": autocast}
-    return Learner(CapturedSVI(model.model, model.guide, optim, elbo, **how).step)
+    return Learner(CapturedSVI(model.model, model.guide, optim, elbo, **how).step_async)
 
 
 def captured_prior(model: FactorialMixtureVAE, compiled: bool = False) -> Step:
     """The captured step on the mixture alone, given encodings, without networks."""
     optim = NaturalGradient(0.01)
     elbo = TraceConjugate_ELBO()
-    return CapturedSVI(model.prior_model, model.prior_guide, optim, elbo, compile=compiled).step
+    return CapturedSVI(model.prior_model, model.prior_guide, optim, elbo, compile=compiled).step_async

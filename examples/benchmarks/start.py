@@ -110,6 +110,6 @@ def seeded_model(net: str, setting: Setting, seed: int, device: torch.device) ->
     return model
 
 
-def fused_adam(rate: float) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
-    """Return a constructor of a fused Adam over all its parameters."""
-    return partial(torch.optim.Adam, lr=rate, fused=True)
+def fused_adam(rate: float, capturable: bool = False) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
+    """Constructor of a fused Adam over all its parameters. A CUDA graph may hold a capturable one."""
+    return partial(torch.optim.Adam, lr=rate, fused=True, capturable=capturable)

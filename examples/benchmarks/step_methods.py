@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from bare_methods import closed_form, closed_form_compiled, vae, vae_compiled, vae_compiled_step
+from bare_methods import (
+    closed_form,
+    closed_form_compiled,
+    closed_form_graph,
+    vae,
+    vae_compiled,
+    vae_compiled_step,
+    vae_graph,
+)
 from enumerated_methods import plain
 from plain_programs import PROGRAMS
 from pyro_methods import captured, svi
@@ -27,6 +35,7 @@ class Method:
         make: sets it up for a model.
         validate: True to run with Pyro's validation, as by default.
         floor: True for a plain VAE, with which others are compared.
+        on_gpu: True if it takes a GPU; left out without one.
         numbers: approximate peak number of values in memory during a step, if it can be very large.
     """
 
@@ -34,6 +43,7 @@ class Method:
     make: Callable[[FactorialMixtureVAE, Rates], Learner]
     validate: bool = False
     floor: bool = False
+    on_gpu: bool = False
     numbers: Callable[[Setting], int] = lambda setting: 0
 
 
@@ -49,8 +59,10 @@ METHODS = (
     Method("vae", vae, floor=True),
     Method("vae compiled", vae_compiled, floor=True),
     Method("vae compiled step", vae_compiled_step, floor=True),
+    Method("vae as one graph", vae_graph, floor=True, on_gpu=True),
     Method("closed form by hand", closed_form),
     Method("closed form by hand, compiled", closed_form_compiled),
+    Method("closed form by hand, as one graph", closed_form_graph, on_gpu=True),
     Method("SVI TraceConjugate (eager)", svi),
     Method("SVI TraceConjugate (eager, validated)", svi, validate=True),
     Method("captured", captured),
