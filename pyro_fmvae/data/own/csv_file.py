@@ -97,25 +97,13 @@ def read_csv(
     if not rows:
         raise ValueError(f"{path}: a header at line {line}, but no rows of numbers")
     if levels is not None and len(first) == 1 and (several := list(filter(_hint, columns[0].counts))):
-        line, text = columns[0].first(several)
-        raise ValueError(f"{path}, line {line}: expected several fields, got {text!r}{_hint(text)}")
+        where, text = columns[0].first(several)
+        raise ValueError(f"{where}: expected several fields, got {text!r}{_hint(text)}")
     if levels and len(levels) != len(feature_places):
         raise ValueError(f"{path}: expected {len(levels)} columns besides labels, got {len(feature_places)}")
-    x = np.empty((rows, len(feature_places)))
-    found, ignored = [], []
     for number, place in enumerate(feature_places):
-        column = columns[place]
-        column.number, column.name, column.words = number + 1, titles[number] if titles else "", known[number]
-        left = not {column.name, str(column.number)}.isdisjoint(ignore)
-        if left:
-            ignored.append(number)
-        try:
-            x[:, number], words = _features(column, missing, None if left else unseen)
-        except ValueError:
-            if not left:
-                raise
-            x[:, number], words = math.nan, ()
-        found.append(words)
+        columns[place].name, columns[place].words = titles[number] if titles else "", known[number]
+    x, found, ignored = features([columns[place] for place in feature_places], missing, ignore, unseen)
     labels, named = [], []
     for place, name in zip(label_places, names, strict=True):
         unknown = None if left_out is None else left_out.setdefault(name, Counter())
@@ -129,8 +117,8 @@ def read_csv(
         names,
         tuple(titles),
         tuple(named) if any(named) else (),
-        tuple(found) if any(found) else (),
-        ignored=tuple(ignored),
+        found,
+        ignored=ignored,
         note=_note_on_header(path.name, titles, first),
     )
 
@@ -159,7 +147,7 @@ def _opened(path: Path) -> TextIO:
     return path.open(newline="", encoding="utf-8-sig")
 
 
-class _Column:
+class Column:
     """A column: numbers, or fields as they are written; NaN is missing."""
 
     number = 0
@@ -196,15 +184,17 @@ class _Column:
         """The texts that are numbers, and in how many rows they are."""
         return Counter({text: count for text, count in self.counts.items() if _is_number(text)})
 
-    def first(self, wrong: Container[str]) -> tuple[int, str]:
-        """Line of the first row whose text is one of these, and the field as it is written."""
-        row = next(row for row, text in enumerate(self.texts) if text in wrong)
+    def first(self, wrong: Container[str]) -> tuple[str, str]:
+        """Place of the first row whose text is one of these, in words, and the field as it is written."""
+        return self._written(next(row for row, text in enumerate(self.texts) if text in wrong))
+
+    def _written(self, row: int) -> tuple[str, str]:
         with _opened(self.path) as file:
             line, fields = next(islice(_records(file), self.below + row, None))
-        return line, fields[self.place]
+        return f"{self.path}, line {line}", fields[self.place]
 
 
-def _columns(path: Path, below: bool, width: int, texts: Collection[int]) -> list[_Column]:
+def _columns(path: Path, below: bool, width: int, texts: Collection[int]) -> list[Column]:
     """Parse the columns of a table.
 
     Args:
@@ -232,7 +222,7 @@ def _columns(path: Path, below: bool, width: int, texts: Collection[int]) -> lis
     try:
         frame = parse(dtype=dict.fromkeys(texts, object))
     except pd.errors.EmptyDataError:
-        return [_Column(path, below, place, np.empty(0)) for place in range(width)]
+        return [Column(path, below, place, np.empty(0)) for place in range(width)]
     except (pd.errors.ParserError, UnicodeDecodeError) as error:
         reason = str(error)
     if frame.shape[1] != width or frame[width - 1].isin([math.nan, ""]).any():
@@ -245,14 +235,14 @@ def _columns(path: Path, below: bool, width: int, texts: Collection[int]) -> lis
     fields = parse(dtype=object, usecols=others) if others else frame  # truth values as they are written
     for place in others:
         values.insert(place, fields[place].to_numpy())
-    return [_Column(path, below, place, one) for place, one in enumerate(values)]
+    return [Column(path, below, place, one) for place, one in enumerate(values)]
 
 
 def _has_header(
     path: Path,
     line: int,
     first: list[str],
-    columns: Sequence[_Column],
+    columns: Sequence[Column],
     missing: bool,
     known: Sequence[tuple[str, ...] | None] | None,
     ignore: Collection[str],
@@ -346,8 +336,32 @@ def _is_number(field: str) -> bool:
     return True
 
 
-def _features(
-    column: _Column, missing: bool, unseen: dict[str, Counter[str]] | None
+def features(
+    columns: Sequence[Column], missing: bool, ignore: Collection[str], unseen: dict[str, Counter[str]] | None
+) -> tuple[np.ndarray, tuple[tuple[str, ...], ...], tuple[int, ...]]:
+    """The numbers of columns [n, D], names of their categories, empty without words, and the columns ignored.
+
+    Args and errors are those of :func:`read_csv`.
+    """
+    x = np.empty((len(columns[0].values), len(columns)))
+    found, ignored = [], []
+    for place, column in enumerate(columns):
+        column.number = place + 1
+        left = not {column.name, str(column.number)}.isdisjoint(ignore)
+        if left:
+            ignored.append(place)
+        try:
+            x[:, place], words = _feature(column, missing, None if left else unseen)
+        except ValueError:
+            if not left:
+                raise
+            x[:, place], words = math.nan, ()
+        found.append(words)
+    return x, tuple(found) if any(found) else (), tuple(ignored)
+
+
+def _feature(
+    column: Column, missing: bool, unseen: dict[str, Counter[str]] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The numbers of a column, or those of its categories with their names; fields may be ``missing``."""
     if not column.words and column.values.dtype.kind == "f":
@@ -362,14 +376,14 @@ def _features(
     else:
         words.clear()
     if faulty := {text for text in {*column.texts} if text not in words and _fault(text, missing)}:
-        line, field = column.first(faulty)
-        raise ValueError(f"{column.path}, line {line}: {_fault(field, missing)}")
+        where, field = column.first(faulty)
+        raise ValueError(f"{where}: {_fault(field, missing)}")
     known = {text: float(text) for text in column.counts if text not in words}
     return np.array([known.get(text, math.nan) for text in column.texts]), ()
 
 
 def _categories(
-    column: _Column, words: Counter[str], unseen: dict[str, Counter[str]] | None
+    column: Column, words: Counter[str], unseen: dict[str, Counter[str]] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The numbers of the categories of a column and their names.
 
@@ -381,9 +395,9 @@ def _categories(
     found = column.words or tuple(sorted(column.counts))
     if not column.words:
         if 2 * words.total() <= column.counts.total():
-            line, field = column.first(words)
+            where, field = column.first(words)
             raise ValueError(
-                f"{column.path}, line {line}: expected a number in {column}, "
+                f"{where}: expected a number in {column}, "
                 f"got {field.strip()!r}{_hint(field) or '; leave the field empty if it is unknown'}"
             )
         if len(found) > MOST_LEVELS:
@@ -396,10 +410,8 @@ def _categories(
     numbers = {text: float(number) for number, text in enumerate(found)}
     other = Counter({text: count for text, count in column.counts.items() if text not in numbers})
     if other and unseen is None:
-        line, field = column.first(other)
-        raise ValueError(
-            f"{column.path}, line {line}: expected one of {', '.join(found)} in {column}, got {field!r}"
-        )
+        where, field = column.first(other)
+        raise ValueError(f"{where}: expected one of {', '.join(found)} in {column}, got {field!r}")
     if other and unseen is not None:
         unseen[str(column)] = other
     return np.array([numbers.get(text, math.nan) for text in column.texts]), found
@@ -425,7 +437,7 @@ def _hint(field: str) -> str:
 
 
 def _labels(
-    column: _Column, source: str, known: tuple[str, ...], left_out: Counter[str] | None
+    column: Column, source: str, known: tuple[str, ...], left_out: Counter[str] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The labels of a column, int64 [n], and the names of their values if these are words."""
     words = column.counts.keys() - column.numbers
@@ -434,8 +446,8 @@ def _labels(
         values = known or find_values(texts, source)
         return code(texts, values, source, left_out), values
     if wrong := {text for text in column.counts if _label_fault(text)}:
-        line, field = column.first(wrong)
-        raise ValueError(f"{column.path}, line {line}: {_label_fault(field)}")
+        where, field = column.first(wrong)
+        raise ValueError(f"{where}: {_label_fault(field)}")
     return np.array([int(text or -1) for text in column.texts], dtype=np.int64), ()
 
 

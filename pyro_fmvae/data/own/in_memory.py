@@ -2,7 +2,6 @@
 
 import csv
 import math
-import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +13,11 @@ import numpy as np
 from torch import Tensor
 
 from pyro_fmvae.data.column_transform import column_in_words
-from pyro_fmvae.data.own.csv_file import MOST_LEVELS, check_different_names
+from pyro_fmvae.data.own.csv_file import Column, check_different_names, features
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.npz_file import described, raw_of
 from pyro_fmvae.data.own.raw import Raw, is_missing
 from pyro_fmvae.files.untrusted import check_printable
-
-FEW = 10
-"""Rows up to which all words of a column may differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,23 +92,12 @@ class InMemory:
         """
         if self.x is not None:
             return raw_of(self._arrays(), "data", missing)
-        found, levels, ignored = [], [], []
-        for number, (name, values) in enumerate(self.columns.items(), 1):
-            left = not {name, str(number)}.isdisjoint(ignore)
-            try:
-                column, categories = _feature(name, values, missing, words)
-            except ValueError:
-                if not left:
-                    raise
-                column, categories = np.full(len(values), math.nan), ()
-            found.append(column)
-            levels.append(categories)
-            ignored += [number - 1] if left else []
+        columns = [_Held(name, values, () if words else None) for name, values in self.columns.items()]
+        x, levels, ignored = features(columns, missing, ignore, None)
         names = tuple(self.columns)
         check_printable(chain(names, *levels), "data")
-        arrays = described(self._described(), (len(found[0]), len(found)), "data")
-        named = {"column_names": names, "levels": tuple(levels) if any(levels) else ()}
-        return Raw(np.stack(found, 1), **arrays | named, ignored=tuple(ignored))
+        arrays = described(self._described(), x.shape, "data") | {"column_names": names}
+        return Raw(x, **arrays, levels=levels, ignored=ignored)
 
     def write(self, folder: Path) -> Path:
         """Write the data as ``data.npz``; a frame with words among its features as ``data.csv``."""
@@ -143,32 +128,16 @@ class InMemory:
         return arrays | ({"value_names": _padded(list(values.values()))} if any(values.values()) else {})
 
 
-def _feature(name: str, values: np.ndarray, missing: bool, words: bool) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Numbers of a column; of one of words the numbers of its categories, and these."""
-    column = _numbers(values)
-    texts = ["" if is_missing(text) else text for text in map(_text, values.tolist())]
-    filled = list(filter(None, texts))
-    advice = f"leave it out with --ignore {shlex.quote(name)}"
-    if column is None and all(map(_is_number, filled)):
-        column = np.array([float(text or "nan") for text in texts])
-    if column is not None:
-        if np.isinf(column).any() or not (missing or np.isfinite(column).all()):
-            raise ValueError(f"data: expected finite numbers in column {name!r}")
-        return column, ()
-    other = next(text for text in filled if not _is_number(text))
-    if not words or 2 * sum(map(_is_number, filled)) >= len(filled):
-        hint = "" if words else "; --model mixture takes missing entries and words"
-        raise ValueError(f"data: expected a number in column {name!r}, got {other!r}{hint}")
-    found = tuple(sorted(set(filled)))
-    if len(found) > MOST_LEVELS:
-        raise ValueError(
-            f"data: column {name!r} has {len(found):,} different words, at most {MOST_LEVELS} can be "
-            f"categories; {advice}"
-        )
-    if len(texts) >= FEW and len(found) == len(filled):
-        raise ValueError(f"data: column {name!r} has another word in every row; {advice}")
-    places = {text: float(place) for place, text in enumerate(found)}
-    return np.array([places.get(text, math.nan) for text in texts]), found
+class _Held(Column):
+    def __init__(self, name: str, values: np.ndarray, words: tuple[str, ...] | None) -> None:
+        numbers = _numbers(values)
+        if numbers is None:
+            numbers = np.array([_text(value) for value in values.tolist()], dtype=object)
+        super().__init__(Path("data"), False, 0, numbers)
+        self.name, self.words = name, words
+
+    def _written(self, row: int) -> tuple[str, str]:
+        return f"data, row {row + 1} of {self}", str(self.values[row])
 
 
 def as_numbers(
@@ -253,10 +222,6 @@ def _numbers(values: np.ndarray) -> np.ndarray | None:
         return np.asarray(plain, dtype=np.float64)
     except (TypeError, ValueError):
         return None
-
-
-def _is_number(text: str) -> bool:
-    return _numbers(np.array([text], dtype=object)) is not None
 
 
 def _label_columns(labels: Any) -> dict[str, np.ndarray]:

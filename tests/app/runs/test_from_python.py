@@ -211,7 +211,7 @@ BAD = [
         {"data": FrameOfNumbers(np.zeros((9, 2)), ["u", "u"])},
         "data: expected different names of columns, got",
     ),
-    ({"data": FRAME, "model": "fmvae"}, "data: expected a number in column 'word', got 'a'"),
+    ({"data": FRAME, "model": "fmvae"}, "data, row 1 of column 'word': expected a number, got 'a'"),
     ({"data": FRAME, "labels": "side"}, "labels: expected some of the columns u, word, got 'side'"),
     ({"data": FRAME, "labels": ["u", "word"]}, "data: expected a column that is no label"),
     ({"data": np.zeros((9, 2)), "labels": [0, 1]}, "labels: expected 9 values, one per row of data, got 2"),
