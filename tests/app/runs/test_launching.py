@@ -84,6 +84,23 @@ def test_a_run_goes_on_with_another_number_of_ranks(data, tmp_path):
 
 
 @pytest.mark.slow
+def test_ranks_start_from_the_same_independent_components(tmp_path):
+    generator = np.random.default_rng(0)
+    lit = np.where(generator.integers(0, 2, (250, 4)), 0.97, 0.03).repeat(16, 1).reshape(250, 8, 8)
+    np.savez(tmp_path / "pictures.npz", x=(generator.random(lit.shape) < lit).astype(np.uint8))
+    sizes = ("--factors", "2,2,2,2", "--factor-dim", "2", "--hidden", "20", "--learning-rate", "0.01")
+    more = ("--labels", "0", *sizes, "--pretrain-iterations", "100", "--joint-iterations", "60", "--debug")
+    one, two = (train(tmp_path, tmp_path, f"on-{ranks}", ranks, more=more) for ranks in (0, 2))
+    assert (one.returncode, two.returncode) == (0, 0), two.stderr
+    for ranks in (0, 2):
+        log = (tmp_path / f"on-{ranks}" / "train.log").read_text()
+        assert re.search(r"independent components: (0\.9|1\.0)", log)
+    found = [state(tmp_path / f"on-{ranks}")["model"] for ranks in (0, 2)]
+    means = [each["groups.0.loc_precision.natural"][..., :2] for each in found]  # 150 steps of rounding apart
+    assert float((means[0] - means[1]).abs().max()) < 0.05 * float(means[0].abs().max())
+
+
+@pytest.mark.slow
 def test_a_rank_that_is_killed_is_named(data, tmp_path):
     done = train(data, tmp_path, "killed", 2, before=[SIGNALLED, 1, 12, "SIGKILL"])
     assert done.returncode != 0
