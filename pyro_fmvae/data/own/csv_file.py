@@ -147,7 +147,7 @@ def _opened(path: Path) -> TextIO:
     return path.open(newline="", encoding="utf-8-sig")
 
 
-class Column:
+class TableColumn:
     """A column: numbers, or fields as they are written; NaN is missing."""
 
     number = 0
@@ -194,7 +194,7 @@ class Column:
         return f"{self.path}, line {line}", fields[self.place]
 
 
-def _columns(path: Path, below: bool, width: int, texts: Collection[int]) -> list[Column]:
+def _columns(path: Path, below: bool, width: int, texts: Collection[int]) -> list[TableColumn]:
     """Parse the columns of a table.
 
     Args:
@@ -222,7 +222,7 @@ def _columns(path: Path, below: bool, width: int, texts: Collection[int]) -> lis
     try:
         frame = parse(dtype=dict.fromkeys(texts, object))
     except pd.errors.EmptyDataError:
-        return [Column(path, below, place, np.empty(0)) for place in range(width)]
+        return [TableColumn(path, below, place, np.empty(0)) for place in range(width)]
     except (pd.errors.ParserError, UnicodeDecodeError) as error:
         reason = str(error)
     if frame.shape[1] != width or frame[width - 1].isin([math.nan, ""]).any():
@@ -235,14 +235,14 @@ def _columns(path: Path, below: bool, width: int, texts: Collection[int]) -> lis
     fields = parse(dtype=object, usecols=others) if others else frame  # truth values as they are written
     for place in others:
         values.insert(place, fields[place].to_numpy())
-    return [Column(path, below, place, one) for place, one in enumerate(values)]
+    return [TableColumn(path, below, place, one) for place, one in enumerate(values)]
 
 
 def _has_header(
     path: Path,
     line: int,
     first: list[str],
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     missing: bool,
     known: Sequence[tuple[str, ...] | None] | None,
     ignore: Collection[str],
@@ -337,7 +337,10 @@ def _is_number(field: str) -> bool:
 
 
 def features(
-    columns: Sequence[Column], missing: bool, ignore: Collection[str], unseen: dict[str, Counter[str]] | None
+    columns: Sequence[TableColumn],
+    missing: bool,
+    ignore: Collection[str],
+    unseen: dict[str, Counter[str]] | None,
 ) -> tuple[np.ndarray, tuple[tuple[str, ...], ...], tuple[int, ...]]:
     """The numbers of columns [n, D], names of their categories, empty without words, and the columns ignored.
 
@@ -361,7 +364,7 @@ def features(
 
 
 def _feature(
-    column: Column, missing: bool, unseen: dict[str, Counter[str]] | None
+    column: TableColumn, missing: bool, unseen: dict[str, Counter[str]] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The numbers of a column, or those of its categories with their names; fields may be ``missing``."""
     if not column.words and column.values.dtype.kind == "f":
@@ -383,7 +386,7 @@ def _feature(
 
 
 def _categories(
-    column: Column, words: Counter[str], unseen: dict[str, Counter[str]] | None
+    column: TableColumn, words: Counter[str], unseen: dict[str, Counter[str]] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The numbers of the categories of a column and their names.
 
@@ -437,7 +440,7 @@ def _hint(field: str) -> str:
 
 
 def _labels(
-    column: Column, source: str, known: tuple[str, ...], left_out: Counter[str] | None
+    column: TableColumn, source: str, known: tuple[str, ...], left_out: Counter[str] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The labels of a column, int64 [n], and the names of their values if these are words."""
     words = column.counts.keys() - column.numbers

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from pyro_fmvae.data.column_transform import column_in_words
-from pyro_fmvae.data.own.csv_file import Column, check_different_names, features
+from pyro_fmvae.data.own.csv_file import TableColumn, check_different_names, features
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.npz_file import described, raw_of
 from pyro_fmvae.data.own.raw import Raw, is_missing
@@ -92,7 +92,7 @@ class InMemory:
         """
         if self.x is not None:
             return raw_of(self._arrays(), "data", missing)
-        columns = [_Held(name, values, () if words else None) for name, values in self.columns.items()]
+        columns = [_FrameColumn(name, values, () if words else None) for name, values in self.columns.items()]
         x, levels, ignored = features(columns, missing, ignore, None)
         names = tuple(self.columns)
         check_printable(chain(names, *levels), "data")
@@ -128,7 +128,7 @@ class InMemory:
         return arrays | ({"value_names": _padded(list(values.values()))} if any(values.values()) else {})
 
 
-class _Held(Column):
+class _FrameColumn(TableColumn):
     def __init__(self, name: str, values: np.ndarray, words: tuple[str, ...] | None) -> None:
         numbers = _numbers(values)
         if numbers is None:
