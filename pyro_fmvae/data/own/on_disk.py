@@ -13,7 +13,7 @@ from pyro_fmvae.data.count_table import CountOptions, CountTable
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.own.column_file import FORMATS, decode_columns, read_labels
-from pyro_fmvae.data.own.h5ad_rows import LARGE, DenseRows, open_h5ad
+from pyro_fmvae.data.own.h5ad_file import LARGE, DenseRows, open_h5ad
 from pyro_fmvae.data.own.npz_file import OPTIONAL, check_shape, described
 from pyro_fmvae.data.own.raw import Raw
 from pyro_fmvae.data.own.zarr_store import STORE, decode_store
@@ -69,7 +69,7 @@ def open_file(
         path: the file.
         in_memory: whether they are to be held in memory instead; None: as above.
         values, left_out: of labels: see :func:`~pyro_fmvae.data.own.csv_file.read_csv`.
-        counts, batches: see :func:`~pyro_fmvae.data.own.h5ad_rows.open_h5ad`.
+        counts, batches: see :func:`~pyro_fmvae.data.own.h5ad_file.open_h5ad`.
 
     Returns:
         The description; None if the file is to be read into memory.
@@ -123,7 +123,7 @@ def read_whole(
     Args:
         path: a .npy, Parquet, Arrow or .h5ad file, or a zarr store.
         missing: accept NaN, as a missing number.
-        counts, batches: see :func:`~pyro_fmvae.data.own.h5ad_rows.open_h5ad`.
+        counts, batches: see :func:`~pyro_fmvae.data.own.h5ad_file.open_h5ad`.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -14,8 +14,8 @@ from anndata import AnnData
 from scipy import sparse
 
 from pyro_fmvae.data import CountOptions, SparseOptions, array_file, load, load_file
-from pyro_fmvae.data.own import h5ad_rows, on_disk
-from pyro_fmvae.data.own.h5ad_rows import open_h5ad
+from pyro_fmvae.data.own import h5ad_file, on_disk
+from pyro_fmvae.data.own.h5ad_file import open_h5ad
 
 N, GENES = 200, 7
 FORMS = {"dense": np.asarray, "csr": sparse.csr_matrix, "csc": sparse.csc_matrix}
@@ -42,7 +42,7 @@ def write(path, form="csr", x=None, compression=None):
 @pytest.fixture
 def in_file(monkeypatch):
     """Matrices of any size stay in their file."""
-    monkeypatch.setattr(h5ad_rows, "LARGE", 0)
+    monkeypatch.setattr(h5ad_file, "LARGE", 0)
     monkeypatch.setattr(on_disk, "LARGE", 0)
 
 
