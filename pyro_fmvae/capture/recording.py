@@ -32,79 +32,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from pyro_fmvae.distributions.recorded import recorded
 from pyro_fmvae.infer.elbo.lazy import uncompiled
 
-# Tensors that a program makes out of plain numbers: the same in every replay, so their values may be asked.
-#
-# Torch's own distributions do so: ``Wishart`` compares its degrees of freedom with the size of the matrix,
-# and transforms to correlation matrices pick the triangle of a matrix by a mask.
-
-_MAKE = {"tensor", "as_tensor", "arange", "eye", "ones", "zeros", "full"}
-_KEEP = {
-    *(
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "eq",
-        "ne",
-        "any",
-        "all",
-        "is_all_true",  # of values, by distributions of torch after 2.6
-        "logical_not",
-        "add",
-        "sub",
-        "rsub",
-        "mul",
-        "div",
-        "neg",
-    ),
-    *("view", "reshape", "unsqueeze", "squeeze", "expand", "to", "float", "double", "clone", "detach"),
-}
-_ASK = {"__bool__", "__int__", "__float__", "item"}
-
-
-class FixedTensors:
-    """Remembers the tensors that were made out of plain numbers alone, while a program is recorded."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Tensor, int]] = {}  # by identity; kept, so that no other gets it
-
-    def __contains__(self, value: Any) -> bool:
-        known = self._known.get(id(value))
-        return known is not None and known[1] == value._version
-
-    def see(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
-        """Take note of the result of a function."""
-        makes, keeps = name in _MAKE, name.strip("_") in _KEEP
-        if isinstance(result, Tensor) and (makes or keeps):
-            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-            if (tensors or makes) and all(tensor in self for tensor in tensors):
-                self._known[id(result)] = result, result._version
-
-    def answers(self, name: str, args: Any) -> bool:
-        """True for a question of a tensor's value that has the same answer in every replay."""
-        return name in _ASK and args[0] in self
-
-    @staticmethod
-    def answer(func: Any, args: Any) -> Any:
-        """Answer such a question outside of the recording."""
-        with _disable_current_modes():
-            return func(*args)
-
-    def by_numbers(self, name: str, args: Any) -> Any:
-        """Arguments of a tensor's index, with the places of its ones for a mask that is fixed."""
-        if name not in ("__getitem__", "__setitem__"):
-            return args
-        index: list[Any] = []
-        for part in args[1] if isinstance(args[1], tuple) else args[1:2]:
-            if isinstance(part, Tensor) and part.dtype == torch.bool and part in self:
-                with _disable_current_modes():
-                    places = [place.tolist() for place in part.nonzero(as_tuple=True)]
-                index += [torch.tensor(place, dtype=torch.int64, device=part.device) for place in places]
-            else:
-                index.append(part)
-        return args if len(index) == 1 and index[0] is args[1] else (args[0], tuple(index), *args[2:])
-
-
 # Refusals: programs that no recording could repeat, with the line that is to blame.
 
 
@@ -126,14 +53,13 @@ class CaptureError(RuntimeError):
 class RefusedCalls(TorchFunctionMode):
     """Refuses calls that take values out of tensors unseen by dispatch; makes others recordable.
 
-    A sequential plate takes its indices out of ``torch.arange(size)``. They are the same in every replay.
+    Args:
+        is_fixed: whether a tensor has the same numbers in every replay.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_fixed: Callable[[Tensor], bool]) -> None:
         super().__init__()
-        self._ranges: dict[int, Tensor] = {}  # by identity; kept, so that no other tensor gets it
-        self._indices: dict[int, tuple[Tensor, int]] = {}
-        self._fixed = FixedTensors()
+        self._is_fixed = is_fixed
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -146,17 +72,21 @@ class RefusedCalls(TorchFunctionMode):
         if name == "lstm":  # on CPUs oneDNN's, whose way back no recording runs again
             with _without_onednn():
                 return func(*args, **kwargs)
-        if name == "item" and id(args[0]) in self._indices and not args[0]._version:
-            return self._indices[id(args[0])][1]
-        if self._fixed.answers(name, args):
-            return self._fixed.answer(func, args)
-        result = func(*self._fixed.by_numbers(name, args), **kwargs)
-        self._fixed.see(name, args, kwargs, result)
-        if name == "arange" and len(args) == 1 and isinstance(args[0], int) and "dtype" not in kwargs:
-            self._ranges[id(result)] = result
-        if name == "unbind" and id(args[0]) in self._ranges:
-            self._indices |= {id(index): (index, number) for number, index in enumerate(result)}
-        return result
+        if name in ("__getitem__", "__setitem__"):
+            args = (args[0], self._by_numbers(args[1]), *args[2:])
+        return func(*args, **kwargs)
+
+    def _by_numbers(self, index: Any) -> Any:
+        """A tensor's index, with the places of its ones for a mask that is fixed."""
+        found: list[Any] = []
+        for part in index if isinstance(index, tuple) else (index,):
+            if isinstance(part, Tensor) and part.dtype == torch.bool and self._is_fixed(part):
+                with _disable_current_modes():
+                    places = [place.tolist() for place in part.nonzero(as_tuple=True)]
+                found += [torch.tensor(place, dtype=torch.int64, device=part.device) for place in places]
+            else:
+                found.append(part)
+        return index if len(found) == 1 and found[0] is index else tuple(found)
 
 
 def _has_tensors(value: Any) -> bool:
@@ -376,7 +306,7 @@ def record(
     recorder = _Recorder(inputs, known)
     with unchanged(known, inputs), torch.autograd.set_multithreading_enabled(False), _no_kept_casts():
         try:
-            with recorded(), recorder, uncompiled(), RefusedCalls():
+            with recorded(), recorder, uncompiled(), RefusedCalls(recorder.is_fixed):
                 results = function(*inputs)
         except Exception as error:
             raise CaptureError(explain(error)) from error
@@ -408,11 +338,14 @@ class _Recorder(TorchDispatchMode):
         self._graph, self._num_inputs = Graph(), len(inputs)
         self._inputs: list[tuple[Node, Tensor]] = []
         self._nodes, self._check = WeakTensorKeyDictionary(), OperationChecks()
+        self._fixed = dict[Node, int]()  # what comes from the program's own numbers alone, and its memory
         for tensor in (*inputs, *state):
             self._take(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.aten._local_scalar_dense.default and self.is_fixed(args[0]):
+            return func(*args)
         self._check(func, args, kwargs)
         if func is torch.ops.aten.lift_fresh.default:  # the constant stays as it is, whatever is written
             func = torch.ops.aten.lift_fresh_copy.default
@@ -420,8 +353,18 @@ class _Recorder(TorchDispatchMode):
         node = self._graph.create_node("call_function", func, name="value")
         node.args, node.kwargs = given  # set later, torch does not look for symbols in them, slowly
         result = func(*args, **kwargs)
-        self._note(node, result)
+        is_own = func is torch.ops.aten.lift_fresh_copy.default or self._fixed.keys() >= set(
+            node.all_input_nodes
+        )
+        if is_mutable(node):
+            changed = {_memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+            self._fixed = {each: memory for each, memory in self._fixed.items() if memory not in changed}
+        self._note(node, result, fixed=is_own and not is_mutable(node) and not is_random(node))
         return result
+
+    def is_fixed(self, tensor: Tensor) -> bool:
+        """True if a tensor has come from the program's own numbers alone: it is the same in every replay."""
+        return self._nodes.get(tensor) in self._fixed
 
     def recording(self, results: Any) -> Recording:
         """The program that was noted, which returns these results."""
@@ -451,16 +394,22 @@ class _Recorder(TorchDispatchMode):
         self._note(node, tensor)
         return node
 
-    def _note(self, node: Node, value: Any) -> None:
+    def _note(self, node: Node, value: Any, fixed: bool = False) -> None:
         """Take down that a node has this value: a tensor, or several."""
         if isinstance(value, Tensor):
+            if fixed:
+                self._fixed[node] = _memory(value)
             node.meta["layouts"] = [Layout.of(value)]
             self._nodes[value] = node
         elif isinstance(value, list | tuple):
             parts = [self._graph.call_function(operator.getitem, (node, i)) for i in range(len(value))]
             for part, each in zip(parts, value, strict=True):
-                self._note(part, each)
+                self._note(part, each, fixed)
             node.meta["layouts"] = [each for part in parts for each in layouts(part)]
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 @contextlib.contextmanager
