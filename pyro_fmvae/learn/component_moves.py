@@ -283,13 +283,15 @@ def pair_gains(
     alone, count = entr(gamma), gamma.shape[1]
     most = max(room(gamma.device) // gamma.numel(), 1) if gamma.is_cuda else 1  # few operations, or few rows
     for some in firsts.split(most) if len(firsts) else ():
-        start = int(some[0])
-        rows = slice(None) if most > 1 else (gamma[:, start] > NOTHING).nonzero().squeeze(-1)
-        own, others = gamma[rows][:, some].unsqueeze(-1), gamma[rows, start:].unsqueeze(1)
+        lowest = int(some[0])
+        rows = slice(None) if most > 1 else (gamma[:, lowest] > NOTHING).nonzero().squeeze(-1)
+        own, others = gamma[rows][:, some].unsqueeze(-1), gamma[rows, lowest:].unsqueeze(1)
         union = (
-            entr(own + others).sum(0) - alone[rows][:, some].sum(0).unsqueeze(-1) - alone[rows, start:].sum(0)
+            entr(own + others).sum(0)
+            - alone[rows][:, some].sum(0).unsqueeze(-1)
+            - alone[rows, lowest:].sum(0)
         )
-        gains[some.unsqueeze(-1), torch.arange(start, count, device=gamma.device)] += sample.each * union
+        gains[some.unsqueeze(-1), torch.arange(lowest, count, device=gamma.device)] += sample.each * union
     pairs = (gains > least).nonzero()
     values = gains[tuple(pairs.T)].tolist()
     return sorted(((gain, *pair) for gain, pair in zip(values, pairs.tolist(), strict=True)), reverse=True)

@@ -110,7 +110,10 @@ class Standardisation:
 
     def log_scales(self, X: np.ndarray) -> np.ndarray:
         """Log of the volume by which the units of a row differ, of the numbers that are there, [N]."""
-        return np.where(np.isnan(X), 0.0, np.log(self.scale)).sum(1)
+        missing = np.isnan(X)
+        if not missing.any():
+            return np.full(len(X), np.log(self.scale).sum())
+        return np.where(missing, 0.0, np.log(self.scale)).sum(1)
 
     def rate_prior(self, shape: float, total_weight: float) -> tuple[float, Tensor]:
         """Shape and rates [D of counts] of the Gammas over the components' rates, around the columns' means.
@@ -195,10 +198,9 @@ def distinct(X: np.ndarray, weights: np.ndarray, device: torch.device = CPU) -> 
         hashed ^= (hashed >> SHIFT) & (2 ** (64 - SHIFT) - 1)
     hashed, places = (hashed ^ -(2**63)).sort(stable=True)  # as if without a sign
     again, order = (hashed[1:] == hashed[:-1]).nonzero().squeeze(-1).cpu().numpy(), places.cpu().numpy()
-    X, weights = X[order], weights[order]
-    again = again[[np.array_equal(X[row], X[row + 1], equal_nan=True) for row in again]]
+    again = again[[np.array_equal(X[order[row]], X[order[row + 1]], equal_nan=True) for row in again]]
     first = np.delete(np.arange(len(X)), again + 1)
-    return X[first], np.add.reduceat(weights, first)
+    return X[order[first]], np.add.reduceat(weights[order], first)
 
 
 def systematic_sample(

@@ -7,7 +7,15 @@ from torch.testing import assert_close
 
 from pyro_fmvae.distributions import NORMAL_GAMMA
 from pyro_fmvae.distributions.natural_distribution import natural_prior
-from pyro_fmvae.infer.seeding import LEAST_GAIN, better_mixture, coordinate_ascent, kmeans, kmeans_mixture
+from pyro_fmvae.infer.seeding import (
+    LEAST_GAIN,
+    better_mixture,
+    coordinate_ascent,
+    kmeans,
+    kmeans_draws,
+    kmeans_mixture,
+    kmeans_together,
+)
 from tests.infer.programs import BruteForce, Toy
 
 
@@ -24,6 +32,21 @@ def test_kmeans_finds_separated_clusters(dtype):
     pairs = set(zip(truth.tolist(), found.tolist(), strict=True))
     assert len(pairs) == 5
     assert len({k for _, k in pairs}) == 5
+
+
+def test_kmeans_of_several_sets_side_by_side_is_that_of_each():
+    """Of different numbers of points; what fills up does not count, whatever it is."""
+    torch.manual_seed(0)
+    sets, sizes = [torch.randn(size, 3).double() for size in (40, 25, 33)], (40, 25, 33)
+    points = torch.full((3, 40, 3), 1e3, dtype=torch.float64)
+    for place, own in enumerate(sets):
+        points[place, : len(own)] = own
+    known = (torch.arange(40) < torch.tensor(sizes).unsqueeze(-1)).double()
+    draws = [kmeans_draws(size, 4, generator(place)) for place, size in enumerate(sizes)]
+    first, others = (torch.stack(part) for part in zip(*draws, strict=True))
+    found = kmeans_together(points, 4, first, others, known=known)
+    for place, own in enumerate(sets):
+        assert torch.equal(found[place, : len(own)], kmeans(own, 4, generator(place)))
 
 
 def test_kmeans_finds_clusters_far_from_zero():

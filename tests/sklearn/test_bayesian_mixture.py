@@ -476,3 +476,17 @@ def test_bad_weights_and_early_use(data):
         BayesianMixture().fit(data[0], sample_weight=-np.ones(400))
     with pytest.raises(NotFittedError):
         BayesianMixture().sample()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+def test_a_gpu_finds_what_a_cpu_finds(covariance_type):
+    rng = np.random.default_rng(0)
+    kinds = np.repeat(np.arange(5), 200)
+    X = 4 * rng.standard_normal((5, 6))[kinds] + rng.standard_normal((1000, 6))
+    one, other = (
+        BayesianMixture(5, covariance_type=covariance_type, device=device, random_state=0).fit(X)
+        for device in ("cuda", "cpu")
+    )
+    assert one.lower_bound_ == pytest.approx(other.lower_bound_, abs=1e-4)
+    assert adjusted_rand_score(one.predict(X), other.predict(X)) == 1
