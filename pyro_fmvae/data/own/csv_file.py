@@ -220,7 +220,7 @@ def _columns(path: Path, below: bool, width: int, texts: Collection[int]) -> lis
             raise ValueError(f"{path}: not comma separated text: it has a NUL")
     frame, reason = pd.DataFrame(), ""
     try:
-        frame = parse(dtype=dict.fromkeys(texts, object))
+        frame = parse(dtype=dict.fromkeys(texts, object) or None)
     except pd.errors.EmptyDataError:
         return [TableColumn(path, below, place, np.empty(0)) for place in range(width)]
     except (pd.errors.ParserError, UnicodeDecodeError) as error:

@@ -59,7 +59,7 @@ def test_python(run):
 
 def test_numbers_of_batches_and_another_model(tmp_path):
     frame = cells().assign(donor=np.arange(N) % 3 + 7)
-    tiny = {name[2:].replace("-", "_"): value for name, value in TINY.items()}
+    tiny = {name[2:].replace("-", "_"): json.loads(value) for name, value in TINY.items()}
     tiny = {name: tiny[name] for name in ("pretrain_iterations", "joint_iterations", "hidden", "eager")}
     trained = pyro_fmvae.train(
         frame, model="vae", likelihood="poisson", batch_column="donor", out=tmp_path / "run", **tiny
