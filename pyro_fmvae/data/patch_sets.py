@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.loader import SparseOptions
 from pyro_fmvae.data.patch_transform import PatchTransform
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
-from pyro_fmvae.data.sparse_options import SparseOptions
 from pyro_fmvae.data.splitting import split_rows
 from pyro_fmvae.data.storage import as_float, luminance, to_stored
 

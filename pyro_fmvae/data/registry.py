@@ -10,12 +10,11 @@ from typing import Final
 from pyro_fmvae.data.binarization import Binarization, check_binarization
 from pyro_fmvae.data.dataset import Dataset
 from pyro_fmvae.data.decoded import user_cache
-from pyro_fmvae.data.loader import Loader, LoadOptions
-from pyro_fmvae.data.own.files import READERS, split_file, split_folder
+from pyro_fmvae.data.loader import Loader, LoadOptions, SparseOptions
+from pyro_fmvae.data.own.files import READERS, open_pictures, split_file, split_folder
 from pyro_fmvae.data.own.in_memory import InMemory
-from pyro_fmvae.data.own.picture_files import open_pictures
-from pyro_fmvae.data.own.picture_shape import LONGEST
-from pyro_fmvae.data.own.picture_shape import SMALLEST as SMALLEST_IMAGE
+from pyro_fmvae.data.own.pictures import LONGEST
+from pyro_fmvae.data.own.pictures import SMALLEST as SMALLEST_IMAGE
 from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.patch_sets import split_patches
 from pyro_fmvae.data.sets.bars import LOADERS as BARS
@@ -27,7 +26,6 @@ from pyro_fmvae.data.sets.omniglot import LOADER as OMNIGLOT
 from pyro_fmvae.data.sets.scenes import LOADER as SCENE_PATCHES
 from pyro_fmvae.data.sets.smileys import LOADER as SMILEY
 from pyro_fmvae.data.sets.sprites import LOADER as SPRITES
-from pyro_fmvae.data.sparse_options import SparseOptions
 from pyro_fmvae.data.splitting import Splitting
 
 LARGEST_IMAGE: Final = 1024

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from pyro_fmvae.data import Preprocessing, Split
-from pyro_fmvae.data.resolution import in_units
+from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.evaluate.edits import component_normals
 from pyro_fmvae.evaluate.randomness import resolve_device
 from pyro_fmvae.sklearn.label_columns import LabelColumns

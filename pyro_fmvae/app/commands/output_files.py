@@ -8,7 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from pyro_fmvae.app.runs.run import Run
-from pyro_fmvae.data.own.image_names import SUFFIXES
+from pyro_fmvae.data.own.pictures import SUFFIXES
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.files import checkpoint

@@ -12,7 +12,7 @@ from pyro_fmvae.app.commands.row_tables import TABLES, check_installed, drawn_co
 from pyro_fmvae.app.recipes.pictures import as_pixels
 from pyro_fmvae.app.runs.by_batches import draw_rows
 from pyro_fmvae.app.runs.run import Run
-from pyro_fmvae.data.resolution import in_units
+from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.evaluate.randomness import resolve_device
 
 LARGEST_GRID = 1_000_000

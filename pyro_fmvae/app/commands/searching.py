@@ -18,7 +18,7 @@ from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.app.runs.search import MEASURES, Index
 from pyro_fmvae.data import Split, whole
 from pyro_fmvae.data.own.folder import read_image
-from pyro_fmvae.data.own.image_names import SUFFIXES
+from pyro_fmvae.data.own.pictures import SUFFIXES
 from pyro_fmvae.data.own.row_names import RowNames, row_names
 from pyro_fmvae.evaluate.randomness import resolve_device
 

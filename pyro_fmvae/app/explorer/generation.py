@@ -21,7 +21,7 @@ from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.table_mixture import Mixture
 from pyro_fmvae.app.runs.by_batches import decode_rows, draw_rows
 from pyro_fmvae.app.runs.factor_names import values_of
-from pyro_fmvae.data.resolution import in_units
+from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.evaluate.edits import component_normals
 

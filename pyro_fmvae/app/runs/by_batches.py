@@ -18,10 +18,10 @@ from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Batches, Preprocessing, Split
 from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.own.folder import read_image
-from pyro_fmvae.data.own.image_names import SUFFIXES
 from pyro_fmvae.data.own.in_memory import as_numbers
+from pyro_fmvae.data.own.pictures import SUFFIXES
 from pyro_fmvae.data.own.raw import check_columns, warn_unseen
-from pyro_fmvae.data.resolution import in_units
+from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.evaluate import bound, rows_without_bound
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.infer.ranks import Ranks, by_rows

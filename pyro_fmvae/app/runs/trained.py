@@ -35,7 +35,7 @@ from pyro_fmvae.app.runs.run import FIGURES, METRICS, REPORT, Run
 from pyro_fmvae.app.runs.search import Index
 from pyro_fmvae.app.runs.trainer import SelectedModel
 from pyro_fmvae.data import Split
-from pyro_fmvae.data.resolution import in_units
+from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores
 from pyro_fmvae.evaluate.randomness import resolve_device

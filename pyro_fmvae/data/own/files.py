@@ -10,9 +10,10 @@ import torch
 
 from pyro_fmvae.data.count_table import CountOptions
 from pyro_fmvae.data.dataset import Dataset, Split
+from pyro_fmvae.data.image_cache import measure, read_pixels
+from pyro_fmvae.data.loader import SparseOptions
 from pyro_fmvae.data.own.csv_file import read_csv
-from pyro_fmvae.data.own.folder import Folder, code, find_values, load_folder, read_folder
-from pyro_fmvae.data.own.image_names import other_files
+from pyro_fmvae.data.own.folder import Folder, code, find_values, load_folder, read_folder, split_by_folders
 from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.on_disk import (
@@ -24,13 +25,11 @@ from pyro_fmvae.data.own.on_disk import (
     read_whole,
     split_on_disk,
 )
-from pyro_fmvae.data.own.picture_files import open_pictures
-from pyro_fmvae.data.own.picture_shape import choose_shape
+from pyro_fmvae.data.own.pictures import choose_shape, find_images, other_files
 from pyro_fmvae.data.own.raw import Raw, check_columns, warn_unseen
 from pyro_fmvae.data.own.zarr_store import is_folder
-from pyro_fmvae.data.patch_sets import load_patches
+from pyro_fmvae.data.patch_sets import Pictures, greys_of, load_patches, stacked
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
-from pyro_fmvae.data.sparse_options import SparseOptions
 from pyro_fmvae.data.splitting import SHARE, Splitting, fingerprint, split_fingerprint, split_rows
 
 READERS = {
@@ -317,3 +316,26 @@ def _split(raw: Raw, preprocessing: Preprocessing, source: str) -> Split:
     x = preprocessing(raw.x, source)
     in_units = raw.x if preprocessing.missing else None
     return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)), raw=in_units)
+
+
+def open_pictures(path: Path | InMemory) -> Pictures:
+    """Open the images of a folder, sorted by name, or of a .npz file or an array, at their own size.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: there are no images, or one is damaged.
+    """
+    if isinstance(path, InMemory):
+        return stacked(path.read().x, "data: 'x'")
+    if is_folder(path):
+        names = find_images(path)
+        files = [path / name for name in names]
+        return Pictures(
+            [str(file) for file in files],
+            [measure(file) for file in files],
+            lambda number: greys_of(read_pixels(files[number]), str(files[number])),
+            split_by_folders(names)[0],
+        )
+    if path.suffix.lower() != ".npz":
+        raise ValueError(f"patch_size: expected a folder or a .npz file of images to cut, got {path}")
+    return stacked(read_npz(path).x, f"{path}: 'x'")

@@ -5,9 +5,8 @@ from typing import Final
 import numpy as np
 
 from pyro_fmvae.data.dataset import Dataset
-from pyro_fmvae.data.loader import Loader
+from pyro_fmvae.data.loader import Loader, SparseOptions
 from pyro_fmvae.data.patch_sets import split_patches, stacked
-from pyro_fmvae.data.sparse_options import SparseOptions
 
 PATCH_SIZE: Final = 12
 _SEED: Final = 0

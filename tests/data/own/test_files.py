@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from pyro_fmvae.data import Kind, Preprocessing, load_file
-from pyro_fmvae.data.own.files import split_file
+from pyro_fmvae.data.own.files import open_pictures, split_file
 
 RNG = np.random.default_rng(0)
 
@@ -232,3 +232,24 @@ def test_unseen_numbers_are_counted_over_the_whole_file(tmp_path, caplog, ending
     some = torch.tensor([80_000, 5, 1])
     np.testing.assert_array_equal(rows.select(some).raw_rows(torch.tensor([2, 0])), new[[1, 80_000]])
     assert len(caplog.messages) == 1  # nothing is said again as rows are read
+
+
+def test_images_are_turned_upright_and_read_by_their_header(tmp_path):
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8))
+    exif = image.getexif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    image.save(tmp_path / "a.png", exif=exif)
+    image.save(tmp_path / "b.png")
+    pictures = open_pictures(tmp_path)
+    assert pictures.sizes == [(30, 20), (20, 30)]
+    assert [tuple(pictures.read(row).shape) for row in range(2)] == pictures.sizes
+    torch.testing.assert_close(pictures.read(0), pictures.read(1).rot90(-1))
+
+
+def test_files_that_hold_no_images(tmp_path):
+    (tmp_path / "a.csv").write_text("1,2\n3,4\n")
+    with pytest.raises(ValueError, match=r"patch_size: expected a folder or a \.npz file .*, got .*a\.csv"):
+        open_pictures(tmp_path / "a.csv")
+    (tmp_path / "a.png").write_text("no image")
+    with pytest.raises(ValueError, match=r"a\.png: not an image that can be read"):
+        open_pictures(tmp_path)

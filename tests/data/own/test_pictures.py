@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from pyro_fmvae.data import load
-from pyro_fmvae.data.own.picture_shape import choose_shape
+from pyro_fmvae.data.own.pictures import choose_shape
 
 RNG = np.random.default_rng(0)
 
