@@ -19,6 +19,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pyro_fmvae.data import Split
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from tests.scripts import imported
 
@@ -26,6 +27,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "examples" / "benchmarks"
 MODULES = (
     "bare_methods",
     "contest",
+    "disentanglement",
     "enumerated_methods",
     "estimators",
     "hidden_markov",
@@ -500,3 +502,33 @@ def test_peers_says_why_it_is_skipped(b, capsys, monkeypatch):
     monkeypatch.setattr(b.peers, "bayespy", None)
     b.peers.main([])
     assert "skipped: BayesPy is not installed" in capsys.readouterr().out
+
+
+def test_dimensions_that_each_tell_of_one_property_are_disentangled(b):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (2000, 3))
+    apart = 4.0 * labels + 0.3 * rng.normal(size=labels.shape)
+    noise = rng.normal(size=(2000, 2))
+    turn = np.linalg.qr(rng.normal(size=(5, 5)))[0]
+    whole = np.concatenate([apart, noise], 1)
+    halves = slice(None, 1000), slice(1000, None)
+    one, mixed = (
+        b.disentanglement.scores(*[b.disentanglement.by_dimension(x[rows], labels[rows]) for rows in halves])
+        for x in (whole, whole @ turn)
+    )
+    assert min(one) > 0.95
+    assert max(mixed[:3]) < 0.75  # dimensions tell of several properties, from which all can be read
+    assert mixed[3] > 0.95
+
+
+@pytest.mark.parametrize("method", ["beta", "tc", "factor"])
+def test_each_loss_trains_an_encoder(b, method, monkeypatch):
+    monkeypatch.setattr(b.disentanglement, "STEPS", 3)
+    x = torch.rand(40, 6, 5) < 0.4
+    split = Split(x, torch.zeros(40, 1, dtype=torch.int64))
+    data = argparse.Namespace(train=split, event_shape=(6, 5))
+    encoder = b.disentanglement.trained(method, data, 3, seed=0)
+    other = b.disentanglement.trained(method, data, 3, seed=0)
+    found = b.disentanglement.of_means(encoder, split)
+    assert found.latents.shape == (40, 3, 1) and np.isfinite(found.latents).all()
+    assert np.array_equal(found.latents, b.disentanglement.of_means(other, split).latents)
