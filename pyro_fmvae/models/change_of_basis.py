@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from pyro_fmvae.nn.conv import ConvDecoder
+from pyro_fmvae.nn.heads import NormalHead
 from pyro_fmvae.nn.mlp import MLPDecoder
-from pyro_fmvae.nn.normal_head import NormalHead
 
 
 @torch.no_grad()

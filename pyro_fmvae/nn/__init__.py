@@ -12,10 +12,8 @@ from pyro_fmvae.nn.canvas import is_image
 from pyro_fmvae.nn.conv import ConvDecoder, ConvEncoder
 from pyro_fmvae.nn.counts import CountDecoder, CountEncoder
 from pyro_fmvae.nn.distortion import RandomThickness, RandomWarp
+from pyro_fmvae.nn.heads import ExponentialLink, NormalHead, SideBySide, SpikeHead
 from pyro_fmvae.nn.mlp import MLPDecoder, MLPEncoder
-from pyro_fmvae.nn.normal_head import NormalHead
-from pyro_fmvae.nn.side_by_side import SideBySide
-from pyro_fmvae.nn.spike_head import ExponentialLink, SpikeHead
 
 __all__ = [
     "ConvDecoder",

@@ -59,7 +59,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv_transpose2d
 
 from pyro_fmvae.nn.canvas import Canvas
-from pyro_fmvae.nn.normal_head import NormalHead
+from pyro_fmvae.nn.heads import NormalHead
 from pyro_fmvae.nn.sizes import check_event, check_size, scale_sizes, scaled_normal_
 
 _EIGHT = ((32, 1), (32, 2), (32, 1), (64, 2), (64, 1), (64, 2), (64, 1), (64, 1))

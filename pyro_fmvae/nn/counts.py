@@ -6,8 +6,8 @@ from math import log
 import torch
 from torch import Tensor, nn
 
+from pyro_fmvae.nn.heads import NormalHead
 from pyro_fmvae.nn.mlp import MLPDecoder, MLPEncoder
-from pyro_fmvae.nn.normal_head import NormalHead
 from pyro_fmvae.nn.sizes import check_event
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from torch import Tensor, nn
 
-from pyro_fmvae.nn.normal_head import NormalHead
+from pyro_fmvae.nn.heads import NormalHead
 from pyro_fmvae.nn.sizes import check_event, check_size, check_sizes, scaled_normal_
 
 LAYERS: Final = (200,)

@@ -3,7 +3,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.learn.mixture_search import ascend
 from pyro_fmvae.models import ObservedMixture
-from pyro_fmvae.models.label_predictor import LabelPredictor
+from pyro_fmvae.models.label_predictor import Forest, LabelPredictor
 
 N, K, C = 40, 4, 3
 
@@ -55,3 +55,15 @@ def test_the_closing_table_is_told_members_and_accuracies():
         "mixture 50%, logistic regression 30%, random forest 20%; "
         "accuracies by cross-validation on the 1,040 labelled rows: 0.66, 0.83, 0.50"
     )
+
+
+def test_rows_fall_to_leaves_and_trees_are_averaged():
+    """A tree of two splits, and one that is a leaf."""
+    forest = Forest(trees=2, nodes=6, classes=2)
+    forest.roots.copy_(torch.tensor([0, 5]))
+    forest.feature[:3] = torch.tensor([1, 0, 0])
+    forest.threshold[:3] = torch.tensor([0.5, -1.0, 9.0], dtype=torch.float64)
+    forest.below[0], forest.below[1] = torch.tensor([1, 2]), torch.tensor([3, 4])
+    forest.probs.copy_(torch.tensor([[9, 9], [9, 9], [0.2, 0.8], [1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]))
+    x = torch.tensor([[-1.0, 0.5], [0.0, 0.5], [0.0, 0.6]])
+    assert_close(forest(x), torch.tensor([[0.75, 0.25], [0.25, 0.75], [0.35, 0.65]], dtype=torch.float32))

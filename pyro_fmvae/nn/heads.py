@@ -1,12 +1,30 @@
-"""Heads of encoders for spike-and-slab posteriors."""
+"""Heads of encoders, and encoders side by side."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import log, log1p
 
 import torch
 from torch import Tensor, nn
 
 from pyro_fmvae.nn.sizes import check_size, scaled_normal_
+
+
+class NormalHead(nn.Module):
+    """One linear layer to ``latent_dim`` means and ``latent_dim`` log variances.
+
+    Weights start with variance ``1 / in_features``, biases at zero: for features of unit size, means and log
+    variances are of unit size around zero.
+    """
+
+    def __init__(self, in_features: int, latent_dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, 2 * check_size("latent_dim", latent_dim))
+        scaled_normal_(self.linear, gain=1.0)
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return location and scale, each ``[..., latent_dim]``."""
+        loc, log_variance = self.linear(features).to(self.linear.weight.dtype).chunk(2, dim=-1)
+        return loc, (0.5 * log_variance).exp()
 
 
 class ExponentialLink:
@@ -67,3 +85,22 @@ class SpikeHead(nn.Module):
         outputs = self.linear(features).to(self.linear.weight.dtype)
         loc, log_variance, spike = outputs.chunk(3, dim=-1)
         return loc, (0.5 * log_variance).exp(), self.link(spike)
+
+
+class SideBySide(nn.Module):
+    """Several encoders of one x, whose outputs are joined along the latent dimensions.
+
+    They share no features, so what one learns for its dimensions leaves the others alone.
+
+    Args:
+        encoders: in the order of their dimensions.
+    """
+
+    def __init__(self, encoders: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Encode x as each encoder does, and join location with location and scale with scale."""
+        parts = zip(*(encoder(x) for encoder in self.encoders), strict=True)
+        return tuple(torch.cat(part, -1) for part in parts)

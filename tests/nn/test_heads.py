@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.nn import ConvEncoder, ExponentialLink, MLPEncoder, NormalHead, SpikeHead
+from pyro_fmvae.nn import ConvEncoder, ExponentialLink, MLPEncoder, NormalHead, SideBySide, SpikeHead
 
 ENCODERS = {
     "mlp": (lambda **kwargs: MLPEncoder((4, 3), 6, (5,), **kwargs), (4, 3)),
@@ -95,3 +95,14 @@ def test_initial_signal_is_small():
     loc, scale, logits = SpikeHead(200, 50)(torch.randn(64, 200))
     for signal in (loc, 2 * scale.log(), logits):
         assert 0.25 < signal.square().mean().sqrt() < 0.4
+
+
+def test_parts_are_those_of_each_encoder_alone():
+    encoders = MLPEncoder((6,), 2, (5,)), MLPEncoder((6,), 3, (4,))
+    x = torch.randn(7, 6)
+    loc, scale = SideBySide(encoders)(x)
+    assert loc.shape == scale.shape == (7, 5)
+    for encoder, part in zip(encoders, (slice(0, 2), slice(2, 5)), strict=True):
+        assert_close((loc[:, part], scale[:, part]), encoder(x))
+    loc[:, :2].sum().backward()
+    assert not any(parameter.grad.any() for parameter in encoders[1].parameters())
