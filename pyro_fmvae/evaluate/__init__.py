@@ -9,11 +9,16 @@ from pyro_fmvae.evaluate.agreement import (
 )
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.evaluate.bounds import Evaluable, bound, tighter_bounds
-from pyro_fmvae.evaluate.classification import classification_measures, reference_accuracies, wilson_interval
+from pyro_fmvae.evaluate.classification import (
+    Overcall,
+    classification_measures,
+    overcalled,
+    reference_accuracies,
+    wilson_interval,
+)
 from pyro_fmvae.evaluate.disentanglement import DCI, Information, dci, factor_accuracy, mutual_information
 from pyro_fmvae.evaluate.edits import Normals, Placement, edit_latent, edit_rows, to_location, transport
 from pyro_fmvae.evaluate.encodings import Encodings, encode_split
-from pyro_fmvae.evaluate.label_shares import Overcall, overcalled
 from pyro_fmvae.evaluate.neighbours import NEAREST, Neighbours
 from pyro_fmvae.evaluate.probes import Leakage, leakage, linear_probe, neighbour_probe
 from pyro_fmvae.evaluate.recovery import RECOVERED, UnitMatch, match_units

@@ -5,7 +5,6 @@ from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
 from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.models.observed_mixture import ObservedMixture
-from pyro_fmvae.models.posterior_family import GaussianPosterior, PointPosterior, PosteriorFamily
 from pyro_fmvae.models.sparse_priors import (
     FixedSparsePrior,
     MixtureSparsePrior,
@@ -15,7 +14,7 @@ from pyro_fmvae.models.sparse_priors import (
 )
 from pyro_fmvae.models.spike_and_slab_sparse_coding import SpikeAndSlabSparseCoding
 from pyro_fmvae.models.table_sites import TablePrior
-from pyro_fmvae.models.vae import VAE
+from pyro_fmvae.models.vae import VAE, GaussianPosterior, PointPosterior, PosteriorFamily
 from pyro_fmvae.models.variational_sparse_coding import VariationalSparseCoding
 
 __all__ = [

@@ -13,13 +13,11 @@ from pyro_fmvae.distributions import Observation
 from pyro_fmvae.infer.elbo import TraceConjugate_ELBO
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.posteriors import param_statements
-from pyro_fmvae.models.factor_group import NO_PLATE
+from pyro_fmvae.models.factor_group import NO_PLATE, Hyperprior
 from pyro_fmvae.models.factorial_prior import FactorialPrior
-from pyro_fmvae.models.hyperprior import Hyperprior
 from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
-from pyro_fmvae.models.posterior_family import LocScale
 from pyro_fmvae.models.shapes import check_integers
-from pyro_fmvae.models.vae import VAE
+from pyro_fmvae.models.vae import VAE, LocScale
 
 
 class FactorialMixtureVAE(FactorialPrior):

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from pyro_fmvae.infer.seeding import LEAST_GAIN, Clustering, kmeans
-from pyro_fmvae.models.factor_group import FactorGroup, make_groups
-from pyro_fmvae.models.hyperprior import Hyperprior
+from pyro_fmvae.models.factor_group import FactorGroup, Hyperprior, make_groups
 from pyro_fmvae.models.labelled_start import separated
 from pyro_fmvae.models.shapes import check_codes, check_dims, check_shape
 from pyro_fmvae.nn.sizes import check_size, check_sizes

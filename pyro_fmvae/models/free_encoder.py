@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from pyro_fmvae.distributions import Observation
 from pyro_fmvae.infer.free_gaussian import FreeGaussian, near_prior
-from pyro_fmvae.models.posterior_family import LocScale, PosteriorFamily
-from pyro_fmvae.models.vae import VAE
+from pyro_fmvae.models.vae import VAE, LocScale, PosteriorFamily
 
 
 class FreeEncoder(nn.Module):

@@ -1,7 +1,8 @@
 """The variational auto-encoder with a N(0, I) prior: a baseline, and the pretraining of other models."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyro
 import pyro.distributions as dist
@@ -13,9 +14,50 @@ from torch.distributions import Distribution
 from pyro_fmvae.distributions import Observation
 from pyro_fmvae.infer.importance import log_weights, total_correlation
 from pyro_fmvae.infer.posteriors import param_statements
-from pyro_fmvae.models.posterior_family import GaussianPosterior, LocScale, PosteriorFamily
 from pyro_fmvae.models.shapes import check_dims
 from pyro_fmvae.nn.sizes import check_size
+
+LocScale: TypeAlias = tuple[Tensor, Tensor]
+"""Location and scale of q(z), each [B, J]."""
+
+
+class PosteriorFamily(ABC):
+    """A family of densities q(z) with a location and a scale in every dimension.
+
+    Attributes:
+        bounded: True if KL(q || p) is finite, so that there is a bound on log p(x).
+    """
+
+    bounded: bool
+
+    @abstractmethod
+    def __call__(self, loc: Tensor, scale: Tensor) -> Distribution:
+        """q(z) for locations and scales [..., J]: batch shape [...], event shape [J]."""
+
+
+class GaussianPosterior(PosteriorFamily):
+    """N(loc, diag(scale²))."""
+
+    bounded = True
+
+    def __call__(self, loc: Tensor, scale: Tensor) -> Distribution:
+        """The normal distribution with independent dimensions."""
+        return dist.Normal(loc, scale).to_event(1)
+
+
+class PointPosterior(PosteriorFamily):
+    """The limit of scale 0, z = loc: the reconstruction term is that of an auto-encoder.
+
+    Only that term has a limit. KL(N(m, s²) || N(0, 1)) = (m² + s² - 1 - log s²) / 2 diverges as s goes to 0,
+    so it is left out. The prior then has no part in learning, and the loss is *no* bound on log p(x). To
+    compare it with bounds, or to draw z from the prior, is meaningless.
+    """
+
+    bounded = False
+
+    def __call__(self, loc: Tensor, scale: Tensor) -> Distribution:
+        """The point mass at the location; the scale is ignored."""
+        return dist.Delta(loc, event_dim=1)
 
 
 class VAE(nn.Module):

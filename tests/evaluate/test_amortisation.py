@@ -13,7 +13,7 @@ from pyro_fmvae.learn.fmvae_phases import Joint
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.learn.vae_phases import VAEJoint
-from pyro_fmvae.models.posterior_family import PointPosterior
+from pyro_fmvae.models.vae import PointPosterior
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 from tests.models.small import Linear, binary_data, small_model
 

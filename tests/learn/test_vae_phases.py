@@ -10,7 +10,7 @@ from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
 from pyro_fmvae.models.free_encoder import FreeEncoder
-from pyro_fmvae.models.posterior_family import PointPosterior
+from pyro_fmvae.models.vae import PointPosterior
 from tests.models.small import binary_data, small_model
 
 TEN = Budget(iterations=10)

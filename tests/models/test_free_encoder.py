@@ -12,7 +12,7 @@ from pyro_fmvae.capture import CapturedFreeGaussian, CaptureError
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.infer.free_gaussian import FreeGaussian, near_prior
 from pyro_fmvae.models.free_encoder import FreeEncoder
-from pyro_fmvae.models.posterior_family import PointPosterior
+from pyro_fmvae.models.vae import PointPosterior
 from tests.capture.captured import svi_for
 from tests.models.small import binary_data, small_model
 

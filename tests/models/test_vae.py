@@ -8,7 +8,7 @@ from torch import nn
 from pyro_fmvae import VAE, GaussianObservation, Role, TraceConjugate_ELBO
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.infer.importance import total_correlation
-from pyro_fmvae.models.posterior_family import PointPosterior
+from pyro_fmvae.models.vae import PointPosterior
 from pyro_fmvae.nn import ConvDecoder, ConvEncoder
 from tests.capture.captured import assert_twins, batches_of
 from tests.infer.programs import gradients, seeded

@@ -44,7 +44,7 @@ from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
 from pyro_fmvae.models import VAE
 from pyro_fmvae.models.free_encoder import FreeEncoder
-from pyro_fmvae.models.posterior_family import PointPosterior
+from pyro_fmvae.models.vae import PointPosterior
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import torch
 
 from pyro_fmvae.models.em import FreeGaussian
-from pyro_fmvae.models.posterior_family import PointPosterior
+from pyro_fmvae.models.vae import PointPosterior
 from tests.models.small import small_model
 
 
