@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pyro_fmvae.distributions import ExponentialFamily
+from pyro_fmvae.distributions import ExponentialFamily, ScalarFamily
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.joint_kinds import JointKind, joint_kind
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, event_dim_of
@@ -117,6 +117,7 @@ class Moments:
             self._entries = self._about(self.centre)
             if self.about is not None:
                 self._entries = self._entries + (self.about.reshape(-1) - self._entries).detach()
+        self._tables: dict[tuple[Monomial, bool], Tensor] = {}
 
     def centred(self, batch_dims: int, dtype: torch.dtype, natural: Tensor) -> "Moments":
         """Moments about the mean of E[x] over the first dimensions; itself, unless t is of x and x xᵀ alone.
@@ -131,9 +132,8 @@ class Moments:
         """
         if self.family.monomials != {("x",), ("x", "x")}:
             return self
-        index = torch.arange(self.shape.numel(), device=self.stats.device)
         with torch.no_grad():
-            mean = self._of_elements(("x",), index).view(self.shape)
+            mean = self._of_all(("x",)).view(self.shape)
             dims = tuple(range(batch_dims))
             centre = (mean.mean(dims, keepdim=True) if dims else mean).to(dtype).to(mean)
             about = self.family.stats_about(natural.expand_as(self.stats), centre.expand(self.shape))
@@ -166,10 +166,11 @@ class Moments:
             return None
         names, indices = _aligned(ordered)
         if not are_distinct(ordered):
-            if indices[0].numel() <= self.shape.numel():
-                return self._of_elements(functions, indices[0]), names
-            elements = torch.arange(self.shape.numel(), device=self.stats.device)
-            return entries_at(self._of_elements(functions, elements), indices[0]), names
+            if indices[0].numel() < self.shape.numel():
+                size = self.event.numel()
+                inside = (indices[0] % size,) * len(functions)
+                return self._entry(functions, indices[0] // size, inside), names
+            return entries_at(self._of_all(functions), indices[0]), names
         blocks = [index // self.event.numel() for index in indices]
         inside = tuple(index % self.event.numel() for index in indices)
         if functions != ("x", "x"):
@@ -188,10 +189,22 @@ class Moments:
         pairs = blocks.sort(0).values.unique(dim=1)
         return set(map(tuple, pairs[:, pairs[0] < pairs[1]].T.tolist()))
 
-    def _of_elements(self, functions: Monomial, elements: Tensor) -> Tensor:
-        """E of functions of single elements, which are given by their numbers."""
-        size = self.event.numel()
-        return self._entry(functions, elements // size, (elements % size,) * len(functions))
+    def _of_all(self, functions: Monomial) -> Tensor:
+        """E of functions of every single element, in order; each table is made once.
+
+        A number's statistics are views, whose gradients are put together in one piece.
+        """
+        wanted = torch.is_grad_enabled()  # a table that was made without gradients is no use with them
+        if (functions, wanted) not in self._tables:
+            entries = self._entries.view(-1, self.stats.shape[-1])
+            if isinstance(self.family, ScalarFamily):
+                tables = zip(self.family.statistics, entries.unbind(-1), strict=True)
+                self._tables.update({(each, wanted): table for each, table in tables})
+            else:
+                elements = torch.arange(self.event.numel(), device=entries.device)
+                where = self.family.locate(functions, (elements,) * len(functions), self.event)
+                self._tables[functions, wanted] = entries.index_select(1, where).reshape(-1)
+        return self._tables[functions, wanted]
 
     def _entry(self, functions: Monomial, block: Tensor, inside: tuple[Tensor, ...]) -> Tensor:
         where = self.family.locate(functions, inside, self.event)
