@@ -14,6 +14,7 @@ from pyro_fmvae.app.commands.output_files import check_different, check_ending, 
 from pyro_fmvae.app.commands.row_tables import TABLES, check_installed, save_table
 from pyro_fmvae.app.recipes.options import count
 from pyro_fmvae.app.recipes.pictures import as_pixels
+from pyro_fmvae.app.recipes.settings import is_own
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.app.runs.search import MEASURES, Index
 from pyro_fmvae.data import Split, whole
@@ -65,7 +66,7 @@ def search(
         check_different(data=data, out=out)
         check_different(like=like, out=out)
         check_spares_data(opened, Path(out))
-    if data is None and split is None and opened.config.own_data:
+    if data is None and split is None and is_own(opened.config):
         data = opened.config.data  # whole
     queries = _queries(opened, like)
     place = resolve_device(device)

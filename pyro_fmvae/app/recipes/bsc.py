@@ -1,12 +1,13 @@
 """The recipe of binary sparse coding (Henniges et al., 2010)."""
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
-from pyro_fmvae.app.recipes.coders import CoderOptions, CoderRecipe, is_whole
-from pyro_fmvae.app.recipes.options import by_data, completed, count, option, refuse
+from pyro_fmvae.app.recipes.coders import CoderRecipe, is_whole
+from pyro_fmvae.app.recipes.options import BSCOptions, completed, refuse
+from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.data.sets.bars import NAMES
 from pyro_fmvae.figures.page import Figure
@@ -16,27 +17,6 @@ from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding
 from pyro_fmvae.models.em.binary_em import BinaryEM
-from pyro_fmvae.models.em.binary_mean_field import LARGEST_GROUP
-
-
-def _group(name: str, value: int) -> None:
-    count(1)(name, value)
-    if value > LARGEST_GROUP:
-        raise ValueError(f"{name}: expected at most {LARGEST_GROUP}, got {value}")
-
-
-@dataclass(frozen=True)
-class BSCOptions(CoderOptions):
-    """Options of ``--model bsc``."""
-
-    group_size: int = option(1, "units per group of the posterior; more than 1 by enumeration", _group)
-    nonnegative: bool | None = by_data("keep all weights >= 0")
-    m_step: Literal["closed", "gradient"] = option(
-        "closed", "M-steps in closed form, or steps of Adam on the bound"
-    )
-    reseed_every: int | None = by_data(
-        "iterations between two times that the least useful unit is moved; 0: never", count(0)
-    )
 
 
 class BSC(CoderRecipe[BSCOptions]):
@@ -77,7 +57,7 @@ class BSC(CoderRecipe[BSCOptions]):
 
     def phases(self, model: BinarySparseCoding, learning: Learning) -> list[Phase]:
         """EM, or gradients of the bound."""
-        config, joint = self.config, self.config.budgets()["joint"]
+        config, joint = self.config, budgets_of(self.config)["joint"]
         if not self.closed_form:
             rate = config.joint_learning_rate or learning.learning_rate
             return [GradientEM(model, replace(learning, learning_rate=rate), joint)]

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -10,15 +9,9 @@ from torch import Tensor, nn
 
 from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.options import (
-    TrainConfig,
-    at_least_one,
-    by_data,
+    CoderOptions,
     check_iterations,
-    count,
-    exponent,
-    option,
     refuse,
-    shared_defaults,
 )
 from pyro_fmvae.app.recipes.pictures import (
     TRAINING,
@@ -30,6 +23,7 @@ from pyro_fmvae.app.recipes.pictures import (
     true_sources,
 )
 from pyro_fmvae.app.recipes.recipe import Recipe, codes_of
+from pyro_fmvae.app.recipes.settings import shared_defaults
 from pyro_fmvae.data import Batches, Dataset, SparseOptions, Split
 from pyro_fmvae.data.registry import LOADERS, SCENES
 from pyro_fmvae.data.sets.bars import NAMES, bars_truth
@@ -43,39 +37,12 @@ EPOCHS = 20  # of stepwise EM
 UNITS = 100  # by default
 
 
-@dataclass(frozen=True)
-class CoderOptions(TrainConfig):
-    """Options that models learnt by EM share."""
-
-    latent_dim: int | None = by_data("units of a sparse code", count(1), example="100")
-    starts: int | None = by_data("random starts learnt side by side, of which the best is kept", count(1))
-    sweeps: int | None = by_data("sweeps of the fixed point, or of Gibbs draws, in an E-step", count(1))
-    temperature: float | None = by_data("of the E-steps at first; it falls to 1", at_least_one)
-    em_forgetting: float = option(
-        0.6,
-        "kappa of the step size (1 + tau)^-kappa of statistics, where batches are not all data",
-        exponent,
-    )
-    patch_size: int | None = option(
-        None, "side of the patches that images are cut into", count(2), example="8"
-    )
-    patches: int = option(20_000, "how many patches", count(2))
-    whiten: bool = option(True, "decorrelate the pixels of patches")
-    on_off: bool | None = by_data("split patches into what is brighter and what is darker")
-
-    @property
-    def em_rate(self) -> RobbinsMonro:
-        """Step sizes of stepwise EM."""
-        return RobbinsMonro(delay=1.0, forgetting=self.em_forgetting)
-
-    @property
-    def units(self) -> int:
-        """H, the number of units; the configuration must be resolved."""
-        assert self.latent_dim is not None
-        return self.latent_dim
-
-
 _Options = TypeVar("_Options", bound=CoderOptions)
+
+
+def em_rate_of(config: CoderOptions) -> RobbinsMonro:
+    """Step sizes of stepwise EM."""
+    return RobbinsMonro(delay=1.0, forgetting=config.em_forgetting)
 
 
 def is_whole(config: CoderOptions, dataset: Dataset) -> bool:
@@ -168,7 +135,7 @@ class CoderRecipe(Recipe[_Options]):
     def _search(self) -> dict[str, Any]:
         """Arguments by which EM looks for a good optimum."""
         config = self.config
-        return {"starts": config.starts, "temperature": config.temperature, "rate": config.em_rate}
+        return {"starts": config.starts, "temperature": config.temperature, "rate": em_rate_of(config)}
 
     def edit(self, model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
         """No factors to change.

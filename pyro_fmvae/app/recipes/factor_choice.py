@@ -6,36 +6,19 @@ from typing import Any, Final
 
 import torch
 
-from pyro_fmvae.app.recipes.networks import NetworkOptions, networks
-from pyro_fmvae.app.recipes.options import ListOf, sizes
+from pyro_fmvae.app.recipes.networks import networks
+from pyro_fmvae.app.recipes.options import NetworkOptions
+from pyro_fmvae.app.recipes.settings import budgets_of, learning_of
 from pyro_fmvae.data import Batches, Dataset, hide_labels, whole
 from pyro_fmvae.learn.fitting import fit
 from pyro_fmvae.learn.fmvae_phases import Pretraining, encode_some
 from pyro_fmvae.learn.independent_components import found_sizes
 from pyro_fmvae.models import VAE
 
-AUTO: Final = (-1,)
-"""Sizes of factors that are to be found."""
 LATENT: Final = 32
 """Dimensions of z in which factors are looked for, at least."""
 EXAMPLES: Final = 1000
 """From which the decoder starts."""
-
-
-class SizesOrAuto(ListOf):
-    """Converts ``auto``, or text such as ``2,2,64``."""
-
-    def __call__(self, text: Any) -> tuple[Any, ...]:
-        return AUTO if text == "auto" else super().__call__(text)
-
-
-SIZES_OR_AUTO: Final = SizesOrAuto("sizes", int, "2,2,64, or auto")
-
-
-def sizes_or_auto(name: str, value: tuple[int, ...]) -> None:
-    """One or more integers >= 1, or :data:`AUTO`."""
-    if value != AUTO:
-        sizes(name, value)
 
 
 def found_factors(config: Any, dataset: Dataset, label_sizes: Sequence[int]) -> tuple[int, ...]:
@@ -60,7 +43,7 @@ def found_factors(config: Any, dataset: Dataset, label_sizes: Sequence[int]) -> 
         labels = hide_labels(train, config.labels, config.seed)[:, : len(label_sizes)]  # type: ignore[attr-defined]
     gpu = config.device == "auto" and torch.cuda.is_available()
     device = torch.device("cuda" if gpu else "cpu" if config.device == "auto" else config.device)
-    budget = config.budgets()["pretrain"]
+    budget = budgets_of(config)["pretrain"]
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         made = networks(config, dataset.preprocessing, LATENT)
@@ -69,7 +52,7 @@ def found_factors(config: Any, dataset: Dataset, label_sizes: Sequence[int]) -> 
         )
         vae.start_at(whole(train.select(torch.arange(min(EXAMPLES, len(train)))), device)[0])
         batches = Batches(replace(train, labels=labels), config.batch_size, seed=config.seed, device=device)
-        for _ in fit([Pretraining(vae, config.learning(), budget)], batches):
+        for _ in fit([Pretraining(vae, learning_of(config), budget)], batches):
             pass
         loc, scale, known = encode_some(vae.eval(), batches)
     found, spectrum = found_sizes(loc, scale, known, config.seed)

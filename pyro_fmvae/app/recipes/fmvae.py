@@ -1,42 +1,30 @@
 """The recipe of the factorial mixture VAE (Paquet et al., 2018)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_fmvae.app.recipes.factor_choice import AUTO, LATENT, SIZES_OR_AUTO, found_factors, sizes_or_auto
+from pyro_fmvae.app.recipes.factor_choice import LATENT, found_factors
 from pyro_fmvae.app.recipes.factor_pictures import factor_figures
-from pyro_fmvae.app.recipes.labelling import SPREAD, check_labels, check_numbered, own_labelled
+from pyro_fmvae.app.recipes.labelling import check_labels, check_numbered, own_labelled
 from pyro_fmvae.app.recipes.network_defaults import network_defaults, setting
-from pyro_fmvae.app.recipes.networks import (
-    CountableOptions,
-    NetworkRecipe,
-    ViewOptions,
-    check_networks,
-    check_views,
-    networks,
-    view_of,
-)
+from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, check_views, networks, view_of
 from pyro_fmvae.app.recipes.options import (
-    by_data,
+    AUTO,
+    FMVAEOptions,
     check_iterations,
     completed,
-    count,
-    nonnegative,
-    option,
-    positive,
     refuse,
-    share_below_one,
 )
+from pyro_fmvae.app.recipes.settings import budgets_of, hyperprior_of, is_own
 from pyro_fmvae.data import Batches, Dataset, Split, hide_labels
-from pyro_fmvae.data.labels import Amount, check_amount
+from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.evaluate import bound, label_agreement
 from pyro_fmvae.figures.page import Figure
-from pyro_fmvae.infer.natural_gradient import RobbinsMonro
 from pyro_fmvae.learn.fmvae_phases import fmvae_phases
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Phase
@@ -44,84 +32,6 @@ from pyro_fmvae.models import FactorialMixtureVAE, Hyperprior
 from pyro_fmvae.models.label_predictor import LabelPredictor
 
 # Options of the factorial mixture VAE, and their defaults by data.
-
-
-@dataclass(frozen=True)
-class FMVAEOptions(ViewOptions, CountableOptions):
-    """Options of ``--model fmvae``."""
-
-    factors: tuple[int, ...] | None = by_data(
-        "number of components of each factor, such as 2,2,64; auto: as many as are found",
-        sizes_or_auto,
-        SIZES_OR_AUTO,
-        example="2,2,64",
-    )
-    labels: float | Literal["one-per-value"] | None = by_data(
-        "share of labels used, number for each value, or one-per-value", check_amount, example="20"
-    )
-    prior_iterations: int | None = by_data("iterations of the prior alone", count(0))
-    refine_iterations: int | None = by_data("iterations with label_weight 0, after the joint ones", count(0))
-    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining, once it has grown")
-    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
-    prior_learning_rate: float = option(1e-2, "Adam's, for labelled factors while label_weight > 0")
-    label_weight: float | None = by_data("weight of the classification of labelled points")
-    label_distance: float | None = option(
-        None,
-        "least distance between components of labelled factors when the joint phase begins, in standard "
-        "deviations; 0: they start where their points are; default: 10 for sprites that are not pretrained",
-        nonnegative,
-    )
-    independence_weight: float | None = by_data("weight of a penalty on labels that other factors tell of")
-    spread: float | None = option(None, SPREAD, share_below_one)
-    label_width: float = option(
-        0.0, "factor on the channels of convolutions for labelled factors alone, beside an mlp", nonnegative
-    )
-    per_value: int = option(1, "components of a labelled factor for each value of its label", count(1))
-    free_from: float | None = by_data("share of the joint phase before unlabelled factors are decoded")
-    prior_restarts: int = option(
-        1, "k-means starts of the prior, of which the one of greatest bound is kept", count(1)
-    )
-    full_starts: bool | None = option(
-        None,
-        "start factors without labels from a mixture with full covariances instead of k-means; where no "
-        "labels are trained on, start again in refine; default: for your own images without labels",
-    )
-    independent_start: bool | None = option(
-        None,
-        "after pretraining, start each factor from independent components of the codes; default: with two "
-        "factors or more, one of them without labels",
-    )
-    restart_every: int = option(
-        0, "joint and refine iterations between comparisons of the prior with new starts; 0: never", count(0)
-    )
-    delay: float = option(2000.0, "tau_0 of the natural gradient's step size (tau_0 + tau)^-kappa")
-    forgetting: float = option(0.7, "kappa of the same, in (1/2, 1]")
-    first_step: float | None = option(0.01, "its first step; null: what tau_0 and kappa give")
-    recompute: bool = option(False, "recompute responsibilities at the updated encoder, as the paper does")
-    c0: float = option(1.0, "Dirichlet concentration of the mixing weights")
-    m0: float = option(0.0, "prior mean of the components' means")
-    s0: float | None = by_data("pseudo-observations behind it", positive)
-    a0: float = option(0.01, "shape of the Gamma prior over precisions")
-    b0: float = option(0.01, "its rate")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.hyperprior  # raises what is wrong with it
-
-    @property
-    def hyperprior(self) -> Hyperprior:
-        """Hyperparameters c0, m0, s0, a0 and b0 of the prior."""
-        return Hyperprior(self.c0, self.m0, self.s0 or Hyperprior.s0, self.a0, self.b0)
-
-    @property
-    def rate(self) -> RobbinsMonro:
-        """Step sizes of the natural gradient."""
-        return RobbinsMonro(self.delay, self.forgetting, self.first_step)
-
-    @property
-    def restarts(self) -> int:
-        """``prior_restarts``, as :class:`~pyro_fmvae.learn.Learning` calls it."""
-        return self.prior_restarts
 
 
 _COMMON: dict[str, Any] = {
@@ -198,7 +108,7 @@ def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
         defaults["label_distance"] = 0.0
     if kind == "smiley" and not chosen.labels:
         defaults |= SMILEYS_WITHOUT_LABELS
-    if config.own_data and not config.labels and kind != "columns":
+    if is_own(config) and not config.labels and kind != "columns":
         factors = tuple(min(components, OWN_COMPONENTS) for components in defaults["factors"])
         defaults |= OWN_CLUSTERS | {
             "factors": factors,
@@ -210,7 +120,7 @@ def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
             check_numbered(dataset, names)
         of_labels = tuple(config.per_value * max(size, 1) for size in dataset.label_sizes[: len(names)])
         defaults["factors"] = (*of_labels, *defaults["factors"])
-        if config.own_data:
+        if is_own(config):
             train, labels = dataset.train, None
             if train.labels is not None:
                 labels = hide_labels(train, config.labels, config.seed)[:, : len(names)]
@@ -301,7 +211,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             dim,
             self.num_data,
             self.labelled,
-            config.hyperprior,
+            hyperprior_of(config),
             made.distortion,
             config.per_view,
             config.per_value,
@@ -311,7 +221,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         """Networks alone, prior alone, everything, and everything again."""
         config = self.config
         learning = replace(learning, view=view_of(config.view_strength, self.preprocessing))
-        return fmvae_phases(model, learning, config.budgets(), config.seed, config.joint_learning_rate)
+        return fmvae_phases(model, learning, budgets_of(config), config.seed, config.joint_learning_rate)
 
     def code(self, model: FactorialMixtureVAE, x: Tensor) -> Tensor:
         """Mean of q(z | x)."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyro_fmvae.app.recipes.fmvae import FMVAE
 from pyro_fmvae.app.recipes.recipe import Recipe
+from pyro_fmvae.app.recipes.settings import learning_of
 from pyro_fmvae.app.recipes.table_mixture import Mixture
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate.randomness import seeded
@@ -126,7 +127,7 @@ def _(
         known = taught.select(labelled)
         _start(model, known, labels[labelled], behind)
         learning = replace(
-            recipe.config.learning(),
+            learning_of(recipe.config),
             label_weight=2 * CLASSIFICATION,
             label_distance=0.0,
             kl_weight=1.0,
@@ -201,7 +202,7 @@ def _(recipe: Mixture, model: Any, rows: Split, budget: Budget, behind: Sequence
     limited = replace(recipe, config=config)
     batches = Batches(rows, len(rows), device=model.device, indexed=True)
     with seeded(0):
-        for _ in fit(limited.phases(model, limited.config.learning()), batches):
+        for _ in fit(limited.phases(model, learning_of(limited.config)), batches):
             pass
 
 

@@ -19,10 +19,6 @@ from pyro_fmvae.learn.label_spreading import spread_labels
 
 PRECISION = 0.95
 """Share of hidden labels that have to be told right before images without one are labelled."""
-SPREAD = (
-    "share of hidden labels that have to be told right, so that labels spread to other points for training; "
-    "0: never; default: 0, with images of your own 0.95"
-)
 
 MANY_NUMBERS = 1000
 """Numbers in an image, channels counted, from which on KL[z] weighs little beside the reconstruction."""

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from pyro_fmvae.app.recipes.networks import NetworkOptions
-from pyro_fmvae.app.recipes.options import decaying, shared_defaults
+from pyro_fmvae.app.recipes.options import NetworkOptions, decaying
+from pyro_fmvae.app.recipes.settings import counts_of, is_own, shared_defaults
 from pyro_fmvae.data import Dataset, Kind
 from pyro_fmvae.distributions.observation import COLUMN_SCALES
 from pyro_fmvae.learn.learning import weight_decay
@@ -127,18 +127,18 @@ def network_defaults(config: NetworkOptions, dataset: Dataset) -> dict[str, Any]
     defaults = shared_defaults(config) | _COMMON | _BY_SETTING.get(kind, columns)
     if kind in _DECAYING:
         defaults |= decaying(config)
-    if config.counts is not None:
+    if counts_of(config) is not None:
         defaults |= {"min_scale": None, "max_scale": None}
     if table and kind not in ("smiley", "sprites"):
         defaults |= dict(zip(("min_scale", "max_scale"), COLUMN_SCALES, strict=True))
-    if config.own_data:
+    if is_own(config):
         most = max(2, len(dataset.train) // POINTS_PER_COMPONENT)
         defaults["factors"] = tuple(min(components, most) for components in defaults["factors"])
-    if config.own_data and kind in ("columns", "images"):
+    if is_own(config) and kind in ("columns", "images"):
         number = len(dataset.train)
         defaults |= {"hidden": hidden_sizes(number)} if kind == "columns" else {}
         defaults["weight_decay"] = weight_decay(number)
-    if config.own_data and (config.network or defaults["network"]) != "mlp":
+    if is_own(config) and (config.network or defaults["network"]) != "mlp":
         defaults["autocast"] = computes_in_bfloat16(config.device)
     if config.pretrained is not None:
         defaults["pretrain_iterations"] = 0

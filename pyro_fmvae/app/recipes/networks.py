@@ -3,26 +3,20 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from pyro_fmvae.app.recipes.options import (
-    NUMBERS,
-    SIZES,
-    TrainConfig,
-    by_data,
-    count,
-    nonnegative,
-    option,
-    positive,
+    CountableOptions,
+    NetworkOptions,
+    ViewOptions,
     refuse,
-    share,
-    sizes,
 )
 from pyro_fmvae.app.recipes.recipe import Recipe
-from pyro_fmvae.data import CountOptions, Dataset, Preprocessing, RandomPhoto, SparseOptions
+from pyro_fmvae.app.recipes.settings import counts_of
+from pyro_fmvae.data import Dataset, Preprocessing, RandomPhoto, SparseOptions
 from pyro_fmvae.distributions import (
     BernoulliObservation,
     GaussianObservation,
@@ -87,87 +81,6 @@ ENCODER_AND_DECODER = ("encoder.", *DECODER)
 _OF_COUNTS = {"poisson": PoissonObservation, "negative-binomial": NegativeBinomialObservation}
 
 
-@dataclass(frozen=True)
-class NetworkOptions(TrainConfig):
-    """Options that models with an encoder and a decoder share."""
-
-    factors: tuple[int, ...] | None = by_data(
-        "number of components of each factor, such as 2,2,64", sizes, SIZES, example="2,2,64"
-    )
-    factor_dim: int | None = by_data("dimensions of each factor", count(1))
-    network: Literal["mlp", "conv", "conv28", "conv64"] | None = by_data(
-        "mlp; conv, for images of any size; conv28 and conv64: the paper's two sizes alone"
-    )
-    width: float | None = by_data("factor on the channels of convolutions", positive)
-    hidden: tuple[int, ...] | None = by_data(
-        "sizes of the mlp's hidden layers, such as 400,400", sizes, SIZES
-    )
-    min_scale: float | None = by_data("least standard deviation of the Gaussian observation", positive)
-    max_scale: float | None = by_data("greatest one", positive)
-    pretrained: str | None = option(None, "run whose encoder and decoder this one starts from", path=True)
-    pretrain_iterations: int | None = by_data(
-        "iterations of the networks alone, under a N(0, I) prior", count(0)
-    )
-    kl_weight: float | None = by_data("weight of KL[z] at the start of the joint phase; it moves to 1")
-    distortion: float = option(
-        0.0, "strength of random warps of the images that the encoder sees in training", nonnegative
-    )
-    augmentation: float | None = option(
-        None,
-        "strength of random warps of half of the training images; default: 0, with labelled images of your "
-        "own 0.5",
-        nonnegative,
-    )
-    augment_until: float | None = option(
-        None,
-        "share of the joint phase after which images are warped no more; default: 0.5, with labelled images "
-        "of your own 1",
-    )
-
-    @property
-    def counts(self) -> CountOptions | None:
-        """How to read counts; None unless their likelihood is asked for."""
-        return None
-
-
-@dataclass(frozen=True)
-class CountableOptions(NetworkOptions):
-    """Options of models that explain counts, too."""
-
-    likelihood: Literal["poisson", "negative-binomial"] | None = option(
-        None, "of tables of counts, whose totals are given; default: Bernoulli of binary data, else Gaussian"
-    )
-    batch_column: str | None = option(
-        None, "column with the batch of each row of counts, which encoder and decoder are told"
-    )
-    layer: str | None = option(None, "layer of an .h5ad file with the counts; default: X")
-
-    @property
-    def counts(self) -> CountOptions | None:
-        return None if self.likelihood is None else CountOptions(self.batch_column, self.layer)
-
-
-@dataclass(frozen=True)
-class LatentOptions(NetworkOptions):
-    """Options of models whose z has no factors."""
-
-    factors: tuple[int, ...] | None = by_data(
-        "of --model fmvae; their number times factor_dim is the default of latent_dim", sizes, SIZES
-    )
-    factor_dim: int | None = by_data("dimensions of each of these factors", count(1))
-    latent_dim: int | None = option(
-        None, "dimensions of z; default: those of all factors", count(1), example="20"
-    )
-
-    @property
-    def size(self) -> int:
-        """J, dimensions of z: as many as the factors would have, unless told."""
-        if self.latent_dim is not None:
-            return self.latent_dim
-        assert self.factors is not None and self.factor_dim is not None
-        return len(self.factors) * self.factor_dim
-
-
 def check_networks(config: NetworkOptions, dataset: Dataset) -> None:
     """Check that networks fit the data.
 
@@ -175,7 +88,7 @@ def check_networks(config: NetworkOptions, dataset: Dataset) -> None:
         ValueError: a network for images of another shape, warps of data that are no images, or options
             without effect on the likelihood.
     """
-    if config.counts is not None:
+    if counts_of(config) is not None:
         refuse(config, ("min_scale", "max_scale"), "Gaussian observations")
     elif isinstance(config, CountableOptions):
         refuse(config, ("batch_column", "layer"), "--likelihood")
@@ -282,7 +195,7 @@ class NetworkRecipe(Recipe[_Options]):
     @classmethod
     def reading(cls, config: _Options, data: str) -> SparseOptions | None:
         """Counts if they have a likelihood of their own; else pixels in [0, 1] and standardised columns."""
-        return None if config.counts is None else SparseOptions(counts=config.counts)
+        return None if counts_of(config) is None else SparseOptions(counts=counts_of(config))
 
     @property
     def against_overfitting(self) -> str:
@@ -338,24 +251,6 @@ class _Encoding(nn.Module):
 
 
 # Several views of each training image: options, and what makes a view of an image.
-
-
-MOST_VIEWS = 64
-
-
-@dataclass(frozen=True)
-class ViewOptions(NetworkOptions):
-    """Options of a model whose views of a point share its assignments."""
-
-    views: int = option(
-        1, "views of each training image, changed at random, that share its components", count(1, MOST_VIEWS)
-    )
-    view_strength: float = option(
-        0.0, "strength, up to 1, of changes to the views, which the decoder explains too", share
-    )
-    per_view: tuple[int, ...] = option(
-        (), "factors, from 0, whose components differ from view to view, such as 1,2", parse=NUMBERS
-    )
 
 
 def check_views(config: ViewOptions, dataset: Dataset, labelled: int) -> None:

@@ -1,18 +1,13 @@
-"""Options of `pyro-fmvae train` that all models share."""
+"""Options of `pyro-fmvae train`: one frozen dataclass a model.
+
+They are data alone: :mod:`pyro_fmvae.app.recipes.settings` says what they come to.
+"""
 
 import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeAlias, TypeVar
-
-import torch
-
-from pyro_fmvae.data.registry import LOADERS
-from pyro_fmvae.data.splitting import SHARE, Splitting
-from pyro_fmvae.files.untrusted import check_type
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget
 
 # Ranges of options: each check raises ValueError, naming the option, for a value outside of it.
 
@@ -166,13 +161,8 @@ def as_typed(value: Any) -> str:
 PHASES: Mapping[str, float] = {"pretrain": 0.15, "prior": 0.02, "joint": 0.55, "refine": 0.28}
 """Names of phases in their order, and the share of ``max_minutes`` that each takes. A phase that a training
 leaves out gives its share to the others."""
-OWN_MINUTES = 5.0
-"""Time limit of a training on a person's own data, where no length is given."""
-HELD_OUT = {"sprites": 0.2}
-"""Share of the combinations of labels that is held out by default, by the name of the data."""
-OF_ANOTHER_TYPE = {"augmentation", "view", "compile", "autocast"}  # of Learning: set by others, or converted
-
-
+SHARE: Final = 0.1
+"""Of a person's own rows, for validation and for testing."""
 PATIENCE = 500
 """Default of the option for a person's own data."""
 
@@ -187,7 +177,7 @@ class TrainConfig:
     """Options that all models share; each model has a subclass that adds its own.
 
     Raises:
-        ValueError: a value of another type, or a number out of range.
+        ValueError: a number out of range.
     """
 
     model: str = field(
@@ -263,38 +253,12 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for one in fields(self):
             check, value = one.metadata["check"], getattr(self, one.name)
-            check_type(one.name, value, one.type)
             if check is not None and value is not None:
                 check(one.name, value)
         if self.max_minutes is not None and self.time_limit:
             raise ValueError("time_limit: an option of training by iterations, without effect on max_minutes")
         if self.eager and self.compile:
             raise ValueError("compile: eager steps cannot be compiled")
-        _ = self.splitting, self.learning()  # raise what is wrong with their parts
-
-    @property
-    def splitting(self) -> Splitting:
-        """How the rows of a person's own data are split."""
-        return Splitting(self.valid, self.test, self.fold)
-
-    def learning(self) -> Learning:
-        """Settings that the phases of training share: all attributes that have a name of theirs."""
-        names = {one.name for one in fields(Learning)} - OF_ANOTHER_TYPE
-        given: dict[str, Any] = {name: getattr(self, name, None) for name in names}
-        given = {name: value for name, value in given.items() if value is not None}
-        return Learning(**given, autocast=torch.bfloat16 if self.autocast else None)
-
-    @property
-    def own_data(self) -> bool:
-        """True if the data are a person's own: a path, not the name of a published or generated set."""
-        return self.data not in LOADERS
-
-    @property
-    def patience_steps(self) -> int:
-        """``patience``, or its default for the data; 0: phases are never ended early."""
-        if self.patience is None:
-            return PATIENCE if self.own_data else 0
-        return self.patience
 
     @property
     def iterations(self) -> dict[str, int | None]:
@@ -312,18 +276,6 @@ class TrainConfig:
         """True if a clock may end the training."""
         return bool(self.max_minutes or self.time_limit)
 
-    def budgets(self) -> dict[str, Budget]:
-        """Budget of each phase that the model has, for a resolved configuration."""
-        given = {phase: number or 0 for phase, number in self.iterations.items()}
-        if self.max_minutes is not None:
-            shares = {phase: PHASES[phase] if number else 0.0 for phase, number in given.items()}
-            minutes = _shared_out(self.max_minutes, shares)
-            return {phase: Budget(minutes=part) for phase, part in minutes.items()}
-        if not self.time_limit:
-            return {phase: Budget(iterations=number) for phase, number in given.items()}
-        minutes = _shared_out(self.time_limit, given)
-        return {phase: Budget(number, minutes[phase]) for phase, number in given.items()}
-
     @property
     def given(self) -> tuple[str, ...]:
         """Names of the options that were given, without ``model`` and ``data``, while it is unresolved."""
@@ -335,29 +287,6 @@ class TrainConfig:
         """A JSON object."""
         return asdict(self)
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "TrainConfig":
-        """The inverse of :meth:`to_dict`; keys that are no options are ignored.
-
-        Raises:
-            KeyError: an option whose default depends on the data is missing.
-            ValueError: a number out of range.
-        """
-        if missing := sorted(
-            one.name for one in fields(cls) if one.metadata["by_data"] and one.name not in values
-        ):
-            raise KeyError(f"of another version, without {', '.join(missing)}")
-        # Of runs from before these options, which kept no labels in training, and all data in memory.
-        given: dict[str, Any] = {"test": SHARE, "in_memory": True}
-        given |= {one.name: values[one.name] for one in fields(cls) if one.name in values}
-        lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-        return cls(**{**given, **lists})
-
-
-def _shared_out(minutes: float, shares: Mapping[str, float]) -> dict[str, float]:
-    total = sum(shares.values()) or 1.0
-    return {name: minutes * share / total for name, share in shares.items()}
-
 
 Options = TypeVar("Options", bound=TrainConfig)
 
@@ -366,17 +295,6 @@ def completed(config: Options, defaults: Mapping[str, Any]) -> Options:
     """A configuration with defaults in the place of None."""
     missing = {name: value for name, value in defaults.items() if getattr(config, name) is None}
     return replace(config, **missing)
-
-
-def shared_defaults(config: TrainConfig) -> dict[str, Any]:
-    """Defaults by data of options that all models share, and that no model chooses by itself."""
-    lengths = (config.max_minutes, *config.iterations.values())
-    own = config.own_data and all(length is None for length in lengths)
-    return {
-        "hold_out": HELD_OUT.get(config.data, 0.0),
-        "time_limit": OWN_MINUTES if own else None,
-        "weight_decay": 0.0,
-    }
 
 
 def check_iterations(config: TrainConfig) -> None:
@@ -405,3 +323,330 @@ def refuse(
 def decaying(config: TrainConfig) -> dict[str, Any]:
     """A default by which the learning rate falls to a tenth."""
     return {"final_learning_rate": 0.1 * (config.joint_learning_rate or config.learning_rate)}
+
+
+# Options of models with networks.
+
+
+@dataclass(frozen=True)
+class NetworkOptions(TrainConfig):
+    """Options that models with an encoder and a decoder share."""
+
+    factors: tuple[int, ...] | None = by_data(
+        "number of components of each factor, such as 2,2,64", sizes, SIZES, example="2,2,64"
+    )
+    factor_dim: int | None = by_data("dimensions of each factor", count(1))
+    network: Literal["mlp", "conv", "conv28", "conv64"] | None = by_data(
+        "mlp; conv, for images of any size; conv28 and conv64: the paper's two sizes alone"
+    )
+    width: float | None = by_data("factor on the channels of convolutions", positive)
+    hidden: tuple[int, ...] | None = by_data(
+        "sizes of the mlp's hidden layers, such as 400,400", sizes, SIZES
+    )
+    min_scale: float | None = by_data("least standard deviation of the Gaussian observation", positive)
+    max_scale: float | None = by_data("greatest one", positive)
+    pretrained: str | None = option(None, "run whose encoder and decoder this one starts from", path=True)
+    pretrain_iterations: int | None = by_data(
+        "iterations of the networks alone, under a N(0, I) prior", count(0)
+    )
+    kl_weight: float | None = by_data("weight of KL[z] at the start of the joint phase; it moves to 1")
+    distortion: float = option(
+        0.0, "strength of random warps of the images that the encoder sees in training", nonnegative
+    )
+    augmentation: float | None = option(
+        None,
+        "strength of random warps of half of the training images; default: 0, with labelled images of your "
+        "own 0.5",
+        nonnegative,
+    )
+    augment_until: float | None = option(
+        None,
+        "share of the joint phase after which images are warped no more; default: 0.5, with labelled images "
+        "of your own 1",
+    )
+
+
+@dataclass(frozen=True)
+class CountableOptions(NetworkOptions):
+    """Options of models that explain counts, too."""
+
+    likelihood: Literal["poisson", "negative-binomial"] | None = option(
+        None, "of tables of counts, whose totals are given; default: Bernoulli of binary data, else Gaussian"
+    )
+    batch_column: str | None = option(
+        None, "column with the batch of each row of counts, which encoder and decoder are told"
+    )
+    layer: str | None = option(None, "layer of an .h5ad file with the counts; default: X")
+
+
+@dataclass(frozen=True)
+class LatentOptions(NetworkOptions):
+    """Options of models whose z has no factors."""
+
+    factors: tuple[int, ...] | None = by_data(
+        "of --model fmvae; their number times factor_dim is the default of latent_dim", sizes, SIZES
+    )
+    factor_dim: int | None = by_data("dimensions of each of these factors", count(1))
+    latent_dim: int | None = option(
+        None, "dimensions of z; default: those of all factors", count(1), example="20"
+    )
+
+    @property
+    def size(self) -> int:
+        """J, dimensions of z: as many as the factors would have, unless told."""
+        if self.latent_dim is not None:
+            return self.latent_dim
+        assert self.factors is not None and self.factor_dim is not None
+        return len(self.factors) * self.factor_dim
+
+
+# Several views of each training image.
+
+MOST_VIEWS = 64
+
+
+@dataclass(frozen=True)
+class ViewOptions(NetworkOptions):
+    """Options of a model whose views of a point share its assignments."""
+
+    views: int = option(
+        1, "views of each training image, changed at random, that share its components", count(1, MOST_VIEWS)
+    )
+    view_strength: float = option(
+        0.0, "strength, up to 1, of changes to the views, which the decoder explains too", share
+    )
+    per_view: tuple[int, ...] = option(
+        (), "factors, from 0, whose components differ from view to view, such as 1,2", parse=NUMBERS
+    )
+
+
+# Options of each model.
+
+AUTO: Final = (-1,)
+"""Sizes of factors that are to be found."""
+
+
+class SizesOrAuto(ListOf):
+    """Converts ``auto``, or text such as ``2,2,64``."""
+
+    def __call__(self, text: Any) -> tuple[Any, ...]:
+        return AUTO if text == "auto" else super().__call__(text)
+
+
+SIZES_OR_AUTO: Final = SizesOrAuto("sizes", int, "2,2,64, or auto")
+
+
+def sizes_or_auto(name: str, value: tuple[int, ...]) -> None:
+    """One or more integers >= 1, or :data:`AUTO`."""
+    if value != AUTO:
+        sizes(name, value)
+
+
+SPREAD = (
+    "share of hidden labels that have to be told right, so that labels spread to other points for training; "
+    "0: never; default: 0, with images of your own 0.95"
+)
+
+
+@dataclass(frozen=True)
+class FMVAEOptions(ViewOptions, CountableOptions):
+    """Options of ``--model fmvae``."""
+
+    factors: tuple[int, ...] | None = by_data(
+        "number of components of each factor, such as 2,2,64; auto: as many as are found",
+        sizes_or_auto,
+        SIZES_OR_AUTO,
+        example="2,2,64",
+    )
+    labels: float | Literal["one-per-value"] | None = by_data(
+        "share of labels used, number for each value, or one-per-value", example="20"
+    )
+    prior_iterations: int | None = by_data("iterations of the prior alone", count(0))
+    refine_iterations: int | None = by_data("iterations with label_weight 0, after the joint ones", count(0))
+    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining, once it has grown")
+    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
+    prior_learning_rate: float = option(1e-2, "Adam's, for labelled factors while label_weight > 0")
+    label_weight: float | None = by_data("weight of the classification of labelled points")
+    label_distance: float | None = option(
+        None,
+        "least distance between components of labelled factors when the joint phase begins, in standard "
+        "deviations; 0: they start where their points are; default: 10 for sprites that are not pretrained",
+        nonnegative,
+    )
+    independence_weight: float | None = by_data("weight of a penalty on labels that other factors tell of")
+    spread: float | None = option(None, SPREAD, share_below_one)
+    label_width: float = option(
+        0.0, "factor on the channels of convolutions for labelled factors alone, beside an mlp", nonnegative
+    )
+    per_value: int = option(1, "components of a labelled factor for each value of its label", count(1))
+    free_from: float | None = by_data("share of the joint phase before unlabelled factors are decoded")
+    prior_restarts: int = option(
+        1, "k-means starts of the prior, of which the one of greatest bound is kept", count(1)
+    )
+    full_starts: bool | None = option(
+        None,
+        "start factors without labels from a mixture with full covariances instead of k-means; where no "
+        "labels are trained on, start again in refine; default: for your own images without labels",
+    )
+    independent_start: bool | None = option(
+        None,
+        "after pretraining, start each factor from independent components of the codes; default: with two "
+        "factors or more, one of them without labels",
+    )
+    restart_every: int = option(
+        0, "joint and refine iterations between comparisons of the prior with new starts; 0: never", count(0)
+    )
+    delay: float = option(2000.0, "tau_0 of the natural gradient's step size (tau_0 + tau)^-kappa")
+    forgetting: float = option(0.7, "kappa of the same, in (1/2, 1]")
+    first_step: float | None = option(0.01, "its first step; null: what tau_0 and kappa give")
+    recompute: bool = option(False, "recompute responsibilities at the updated encoder, as the paper does")
+    c0: float = option(1.0, "Dirichlet concentration of the mixing weights")
+    m0: float = option(0.0, "prior mean of the components' means")
+    s0: float | None = by_data("pseudo-observations behind it", positive)
+    a0: float = option(0.01, "shape of the Gamma prior over precisions")
+    b0: float = option(0.01, "its rate")
+
+
+@dataclass(frozen=True)
+class VAEOptions(LatentOptions, CountableOptions):
+    """Options of ``--model vae``."""
+
+    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining, once it has grown")
+    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
+    beta: float = option(1.0, "weight of KL[z] at the end of the joint phase: a beta-VAE", positive)
+    total_correlation: float = option(
+        1.0, "weight of the total correlation within KL[z]: a beta-TCVAE", at_least_one
+    )
+    posterior: Literal["encoder", "free", "hybrid", "point"] = option(
+        "encoder", "q(z): from the encoder, free for each point, both in turn, or a point"
+    )
+    free_steps: int = option(10, "steps on q(z) of a batch, where it is free or hybrid", count(1))
+    free_learning_rate: float = option(0.1, "Adam's for these steps", positive)
+
+
+def _slopes(name: str, value: tuple[float, ...]) -> None:
+    if len(value) != 2 or not all(0 < slope < math.inf for slope in value):
+        raise ValueError(f"{name}: expected two numbers > 0, such as 50,200, got {value}")
+
+
+def _span(name: str, value: tuple[float, ...]) -> None:
+    if not (len(value) == 2 and 0 <= value[0] <= value[1] <= 1):
+        raise ValueError(f"{name}: expected two shares in ascending order, got {value}")
+
+
+@dataclass(frozen=True)
+class VSCOptions(LatentOptions):
+    """Options of ``--model vsc``."""
+
+    sparse_prior: Literal["mixture", "select", "fixed"] = option(
+        "mixture", "prior: mixture over pseudo-inputs, the same with a selection network, or fixed"
+    )
+    pseudo_inputs: int | None = option(None, "pseudo-inputs of the prior; default: 10", count(1))
+    sparsity: float | None = by_data("wanted share of latents that are on, in (0, 1)", share_between)
+    spikes: Literal["shifted", "concrete", "straight-through"] = option(
+        "shifted", "how spikes are drawn in training: by a steep sigmoid, Concrete, straight-through"
+    )
+    slope: tuple[float, ...] = option(
+        (50.0, 200.0),
+        "of that sigmoid, at the start and at the end of training: 50,200",
+        _slopes,
+        ListOf("numbers", float, "50,200"),
+    )
+    spike_link: Literal["logistic", "exponential"] = option(
+        "logistic", "spike probability of an output v of the encoder: a sigmoid, or min(1, exp v)"
+    )
+    sharpness: float | None = option(
+        None, "s, to replace pseudo-inputs' spike probabilities p by sigmoid(s (p - 1/2))", positive
+    )
+    warm_up: tuple[float, ...] | None = by_data(
+        "shares of the training between which slabs come to carry information: 0,0.1",
+        _span,
+        ListOf("shares", float, "0,0.1"),
+    )
+
+
+# Models learnt by EM.
+
+
+@dataclass(frozen=True)
+class CoderOptions(TrainConfig):
+    """Options that models learnt by EM share."""
+
+    latent_dim: int | None = by_data("units of a sparse code", count(1), example="100")
+    starts: int | None = by_data("random starts learnt side by side, of which the best is kept", count(1))
+    sweeps: int | None = by_data("sweeps of the fixed point, or of Gibbs draws, in an E-step", count(1))
+    temperature: float | None = by_data("of the E-steps at first; it falls to 1", at_least_one)
+    em_forgetting: float = option(
+        0.6,
+        "kappa of the step size (1 + tau)^-kappa of statistics, where batches are not all data",
+        exponent,
+    )
+    patch_size: int | None = option(
+        None, "side of the patches that images are cut into", count(2), example="8"
+    )
+    patches: int = option(20_000, "how many patches", count(2))
+    whiten: bool = option(True, "decorrelate the pixels of patches")
+    on_off: bool | None = by_data("split patches into what is brighter and what is darker")
+
+    @property
+    def units(self) -> int:
+        """H, the number of units; the configuration must be resolved."""
+        assert self.latent_dim is not None
+        return self.latent_dim
+
+
+LARGEST_GROUP: Final = 10
+"""Units of a group, of whose states there are 2 to the power of so many."""
+
+
+def _group(name: str, value: int) -> None:
+    count(1)(name, value)
+    if value > LARGEST_GROUP:
+        raise ValueError(f"{name}: expected at most {LARGEST_GROUP}, got {value}")
+
+
+@dataclass(frozen=True)
+class BSCOptions(CoderOptions):
+    """Options of ``--model bsc``."""
+
+    group_size: int = option(1, "units per group of the posterior; more than 1 by enumeration", _group)
+    nonnegative: bool | None = by_data("keep all weights >= 0")
+    m_step: Literal["closed", "gradient"] = option(
+        "closed", "M-steps in closed form, or steps of Adam on the bound"
+    )
+    reseed_every: int | None = by_data(
+        "iterations between two times that the least useful unit is moved; 0: never", count(0)
+    )
+
+
+@dataclass(frozen=True)
+class SlabOptions(CoderOptions):
+    """Options of ``--model max-sparse`` and ``--model linear-sparse``."""
+
+    refine_iterations: int | None = by_data("iterations with all units, after the joint ones", count(0))
+    preselect: int | None = by_data("units that are drawn for each point; 0: all", count(0))
+    shared: bool = option(True, "one spike probability and one slab for all units")
+
+
+@dataclass(frozen=True)
+class MixtureOptions(TrainConfig):
+    """Options of ``--model mixture``."""
+
+    labels: float | Literal["one-per-value"] | None = by_data(
+        "share of labels used, number for each value, or one-per-value", example="20"
+    )
+    factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES, example="3")
+    covariance: Literal["diagonal", "full"] | None = by_data("covariance of a component's numbers")
+    component_variance: float | None = by_data(
+        "variance of a component that the prior expects, as a share of the column's; without it, the prior "
+        "is learnt",
+        positive,
+    )
+    ignore: tuple[str, ...] | None = by_data(
+        "columns that are left out, by name or by number from 1: id,date; none for none", parse=NAMES
+    )
+    stacking: bool = option(
+        True,
+        "predict labels by the mixture, a logistic regression and a random forest, weighed on held-out ones",
+    )
+    starts: int | None = by_data("k-means starts, of which the best is kept", count(1))

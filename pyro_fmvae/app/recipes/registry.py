@@ -12,6 +12,7 @@ from pyro_fmvae.app.recipes.bsc import BSC
 from pyro_fmvae.app.recipes.fmvae import FMVAE
 from pyro_fmvae.app.recipes.options import TrainConfig, completed, refuse
 from pyro_fmvae.app.recipes.recipe import Recipe
+from pyro_fmvae.app.recipes.settings import checked
 from pyro_fmvae.app.recipes.slab_sparse_coding import LinearSparse, MaxSparse
 from pyro_fmvae.app.recipes.table_mixture import Mixture
 from pyro_fmvae.app.recipes.vae import PlainVAE
@@ -101,7 +102,8 @@ def configure(model: str = DEFAULT, data: str = "smiley", **given: Any) -> Train
     for name, value in given.items():
         if name not in own:
             _check_absent(name, value, model)
-    return kind(model, data, **{name: value for name, value in given.items() if name in own})
+    values = {name: value for name, value in given.items() if name in own}
+    return checked(kind, {"model": model, "data": data, **values})
 
 
 def _check_absent(name: str, value: Any, model: str) -> None:
@@ -186,7 +188,15 @@ def read_config(values: Mapping[str, Any]) -> TrainConfig:
     """Options of a training from those of its ``config.json``; options of other models are ignored.
 
     Raises:
-        KeyError: there is no model, or an option is missing.
+        KeyError: there is no model, or an option whose default depends on the data is missing.
         ValueError: there is no such model, or an option is out of range.
     """
-    return recipe_named(values["model"]).options.from_dict(values)
+    kind = recipe_named(values["model"]).options
+    if missing := sorted(
+        one.name for one in fields(kind) if one.metadata["by_data"] and one.name not in values
+    ):
+        raise KeyError(f"without {', '.join(missing)}")
+    given = {one.name: values[one.name] for one in fields(kind) if one.name in values}
+    return checked(
+        kind, {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    )

@@ -1,15 +1,15 @@
 """The recipes of spike-and-slab sparse coding, with a max rule and with a linear one."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_fmvae import figures
-from pyro_fmvae.app.recipes.coders import CoderOptions, CoderRecipe, is_whole
-from pyro_fmvae.app.recipes.options import by_data, completed, count, option
+from pyro_fmvae.app.recipes.coders import CoderRecipe, em_rate_of, is_whole
+from pyro_fmvae.app.recipes.options import SlabOptions, completed
+from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.learning import Learning
@@ -20,15 +20,6 @@ from pyro_fmvae.models.em.spike_and_slab_em import SpikeAndSlabEM
 from pyro_fmvae.models.em.spike_and_slab_rules import LinearRule, MaxRule, Rule
 
 DRAWN, DRAWS = 200, 20  # points whose causes are drawn, and how often
-
-
-@dataclass(frozen=True)
-class SlabOptions(CoderOptions):
-    """Options of ``--model max-sparse`` and ``--model linear-sparse``."""
-
-    refine_iterations: int | None = by_data("iterations with all units, after the joint ones", count(0))
-    preselect: int | None = by_data("units that are drawn for each point; 0: all", count(0))
-    shared: bool = option(True, "one spike probability and one slab for all units")
 
 
 class SlabRecipe(CoderRecipe[SlabOptions]):
@@ -75,7 +66,7 @@ class SlabRecipe(CoderRecipe[SlabOptions]):
 
     def phases(self, model: SpikeAndSlabSparseCoding, learning: Learning) -> list[Phase]:
         """EM with preselected units, then with all."""
-        budgets, rate = self.config.budgets(), self.config.em_rate
+        budgets, rate = budgets_of(self.config), em_rate_of(self.config)
         group: dict[str, Any] = {"group": learning.group}
         return [
             StepwiseEM(model, model.em, budgets["joint"], **self._search(), **group),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -13,22 +13,15 @@ from torch import Tensor
 from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.labelling import check_labels, check_numbered
 from pyro_fmvae.app.recipes.options import (
-    NAMES,
-    SIZES,
-    TrainConfig,
-    by_data,
+    MixtureOptions,
     check_iterations,
     completed,
-    count,
-    option,
-    positive,
-    shared_defaults,
-    sizes,
 )
 from pyro_fmvae.app.recipes.pictures import TRAINING
 from pyro_fmvae.app.recipes.recipe import Recipe
+from pyro_fmvae.app.recipes.settings import budgets_of, shared_defaults
 from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, SparseOptions, Split, hide_labels
-from pyro_fmvae.data.labels import Amount, check_amount
+from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.evaluate import edit_rows, label_agreement
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.figures.page import Figure
@@ -54,30 +47,6 @@ WIDEST_FULL: Final = 60
 LEARNT: Final = TablePrior(c0=4.0, b0=0.3)
 """Prior of mixtures that learn the one of the numbers. With c0 = 4, shares stay away from 0
 (Frühwirth-Schnatter, 2006, Finite mixture and Markov switching models, Section 4.2.2)."""
-
-
-@dataclass(frozen=True)
-class MixtureOptions(TrainConfig):
-    """Options of ``--model mixture``."""
-
-    labels: float | Literal["one-per-value"] | None = by_data(
-        "share of labels used, number for each value, or one-per-value", check_amount, example="20"
-    )
-    factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES, example="3")
-    covariance: Literal["diagonal", "full"] | None = by_data("covariance of a component's numbers")
-    component_variance: float | None = by_data(
-        "variance of a component that the prior expects, as a share of the column's; without it, the prior "
-        "is learnt",
-        positive,
-    )
-    ignore: tuple[str, ...] | None = by_data(
-        "columns that are left out, by name or by number from 1: id,date; none for none", parse=NAMES
-    )
-    stacking: bool = option(
-        True,
-        "predict labels by the mixture, a logistic regression and a random forest, weighed on held-out ones",
-    )
-    starts: int | None = by_data("k-means starts, of which the best is kept", count(1))
 
 
 def column_names(preprocessing: Preprocessing) -> tuple[str, ...]:
@@ -274,7 +243,7 @@ class Mixture(Recipe[MixtureOptions]):
         """Coordinate ascent."""
         config = self.config
         assert config.starts is not None
-        budget = config.budgets()["joint"]
+        budget = budgets_of(config)["joint"]
         return [
             MixtureAscent(model, self.build, budget, config.seed, config.starts, SEARCHED, config.stacking)
         ]

@@ -1,28 +1,19 @@
 """The recipe of the plain VAE, and of its weights and E-steps."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from pyro_fmvae.app.recipes.code_pictures import correlations, first_codes
 from pyro_fmvae.app.recipes.network_defaults import network_defaults
-from pyro_fmvae.app.recipes.networks import (
-    CountableOptions,
-    LatentOptions,
-    NetworkRecipe,
-    check_networks,
-    networks,
-)
+from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
 from pyro_fmvae.app.recipes.options import (
-    at_least_one,
+    VAEOptions,
     check_iterations,
     completed,
-    count,
-    option,
-    positive,
     refuse,
 )
 from pyro_fmvae.app.recipes.pictures import (
@@ -34,6 +25,7 @@ from pyro_fmvae.app.recipes.pictures import (
     true_sources,
 )
 from pyro_fmvae.app.recipes.recipe import codes_of
+from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.capture import CapturedFreeGaussian
 from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.figures.page import Figure
@@ -45,23 +37,6 @@ from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
 from pyro_fmvae.models import VAE
 from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.models.vae import PointPosterior
-
-
-@dataclass(frozen=True)
-class VAEOptions(LatentOptions, CountableOptions):
-    """Options of ``--model vae``."""
-
-    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining, once it has grown")
-    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
-    beta: float = option(1.0, "weight of KL[z] at the end of the joint phase: a beta-VAE", positive)
-    total_correlation: float = option(
-        1.0, "weight of the total correlation within KL[z]: a beta-TCVAE", at_least_one
-    )
-    posterior: Literal["encoder", "free", "hybrid", "point"] = option(
-        "encoder", "q(z): from the encoder, free for each point, both in turn, or a point"
-    )
-    free_steps: int = option(10, "steps on q(z) of a batch, where it is free or hybrid", count(1))
-    free_learning_rate: float = option(0.1, "Adam's for these steps", positive)
 
 
 class PlainVAE(NetworkRecipe[VAEOptions]):
@@ -108,7 +83,7 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
 
     def phases(self, model: VAE, learning: Learning) -> list[Phase]:
         """Pretraining as in a mixture, then the joint phase that the posterior asks for."""
-        config, budgets = self.config, self.config.budgets()
+        config, budgets = self.config, budgets_of(self.config)
         before = replace(learning, pretrain_kl_weight=config.beta * learning.pretrain_kl_weight)
         at_joint = replace(learning, learning_rate=config.joint_learning_rate or learning.learning_rate)
         weights = {"beta": config.beta, "tc_weight": config.total_correlation}

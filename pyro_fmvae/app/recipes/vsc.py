@@ -1,10 +1,10 @@
 """The recipe of variational sparse coding (Tonolini et al., 2019)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from math import inf, prod
-from typing import Any, Literal
+from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,17 +12,12 @@ from torch import Tensor, nn
 
 from pyro_fmvae.app.recipes.code_pictures import class_activity, correlations, first_codes, sparse_pictures
 from pyro_fmvae.app.recipes.network_defaults import network_defaults
-from pyro_fmvae.app.recipes.networks import LatentOptions, NetworkRecipe, check_networks, networks
+from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
 from pyro_fmvae.app.recipes.options import (
-    ListOf,
-    by_data,
+    VSCOptions,
     check_iterations,
     completed,
-    count,
-    option,
-    positive,
     refuse,
-    share_between,
 )
 from pyro_fmvae.app.recipes.pictures import (
     TRAINING,
@@ -34,6 +29,7 @@ from pyro_fmvae.app.recipes.pictures import (
     true_sources,
 )
 from pyro_fmvae.app.recipes.recipe import codes_of
+from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
 from pyro_fmvae.figures.page import Figure
@@ -49,47 +45,6 @@ from pyro_fmvae.models import (
     VariationalSparseCoding,
 )
 from pyro_fmvae.nn import ExponentialLink, SpikeHead
-
-
-def _slopes(name: str, value: tuple[float, ...]) -> None:
-    if len(value) != 2 or not all(0 < slope < inf for slope in value):
-        raise ValueError(f"{name}: expected two numbers > 0, such as 50,200, got {value}")
-
-
-def _span(name: str, value: tuple[float, ...]) -> None:
-    if not (len(value) == 2 and 0 <= value[0] <= value[1] <= 1):
-        raise ValueError(f"{name}: expected two shares in ascending order, got {value}")
-
-
-@dataclass(frozen=True)
-class VSCOptions(LatentOptions):
-    """Options of ``--model vsc``."""
-
-    sparse_prior: Literal["mixture", "select", "fixed"] = option(
-        "mixture", "prior: mixture over pseudo-inputs, the same with a selection network, or fixed"
-    )
-    pseudo_inputs: int | None = option(None, "pseudo-inputs of the prior; default: 10", count(1))
-    sparsity: float | None = by_data("wanted share of latents that are on, in (0, 1)", share_between)
-    spikes: Literal["shifted", "concrete", "straight-through"] = option(
-        "shifted", "how spikes are drawn in training: by a steep sigmoid, Concrete, straight-through"
-    )
-    slope: tuple[float, ...] = option(
-        (50.0, 200.0),
-        "of that sigmoid, at the start and at the end of training: 50,200",
-        _slopes,
-        ListOf("numbers", float, "50,200"),
-    )
-    spike_link: Literal["logistic", "exponential"] = option(
-        "logistic", "spike probability of an output v of the encoder: a sigmoid, or min(1, exp v)"
-    )
-    sharpness: float | None = option(
-        None, "s, to replace pseudo-inputs' spike probabilities p by sigmoid(s (p - 1/2))", positive
-    )
-    warm_up: tuple[float, ...] | None = by_data(
-        "shares of the training between which slabs come to carry information: 0,0.1",
-        _span,
-        ListOf("shares", float, "0,0.1"),
-    )
 
 
 class VSC(NetworkRecipe[VSCOptions]):
@@ -165,7 +120,7 @@ class VSC(NetworkRecipe[VSCOptions]):
 
     def phases(self, model: VariationalSparseCoding, learning: Learning) -> list[Phase]:
         """One schedule of warm-up and slope, in two phases with a learning rate each."""
-        config, budgets = self.config, self.config.budgets()
+        config, budgets = self.config, budgets_of(self.config)
         assert config.warm_up is not None
         warm_up = config.warm_up[0], config.warm_up[1]
         pretrain, joint = budgets["pretrain"], budgets["joint"]

@@ -14,9 +14,10 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_fmvae.app.recipes.options import HELD_OUT, TrainConfig
+from pyro_fmvae.app.recipes.options import TrainConfig
 from pyro_fmvae.app.recipes.recipe import OWN_NAMES, Recipe
 from pyro_fmvae.app.recipes.registry import read_config, recipe_of, resolved
+from pyro_fmvae.app.recipes.settings import HELD_OUT, is_own, splitting_of
 from pyro_fmvae.data import Dataset, Preprocessing, choose_labels, hold_out, load
 from pyro_fmvae.data.learnable import check_learnable
 from pyro_fmvae.data.own.in_memory import InMemory
@@ -226,7 +227,7 @@ def described(values: Any, folder: Path, source: Path) -> Description:
 def without_places(config: TrainConfig) -> TrainConfig:
     """A configuration that names no place: of the path of a person's own data the last part is left."""
     changes: dict[str, Any] = dict.fromkeys(_paths(config))
-    if config.own_data:
+    if is_own(config):
         name = Path(config.data).name
         changes["data"] = f"./{name}" if name in LOADERS else name  # not the published set of that name
     return replace(config, **changes)
@@ -246,7 +247,7 @@ def with_full_paths(config: TrainConfig, folder: Path) -> TrainConfig:
 def _with_data(config: TrainConfig, folder: Path) -> TrainConfig:
     """A configuration whose data are those in the run's folder, if they are not where they were."""
     held = folder / Path(config.data).name
-    if not config.own_data or os.path.exists(config.data) or not os.path.isfile(held):
+    if not is_own(config) or os.path.exists(config.data) or not os.path.isfile(held):
         return config
     return replace(config, data=str(held.resolve()))
 
@@ -264,7 +265,7 @@ def _relative(config: TrainConfig, folder: Path) -> TrainConfig:
 
 def _paths(config: TrainConfig) -> dict[str, str]:
     names = [one.name for one in fields(config) if one.metadata["path"]]
-    names += ["data"] if config.own_data else []
+    names += ["data"] if is_own(config) else []
     return {name: path for name in names if (path := getattr(config, name))}
 
 
@@ -355,7 +356,7 @@ class Run:
             ValueError: options that don't fit the data, or data from which nothing can be learnt.
         """
         options = config.given if given is None else [name for name in config.given if name in given]
-        if config.own_data:
+        if is_own(config):
             names = dataset.label_names if config.label_names is None else config.label_names
             check_learnable(dataset, names if getattr(config, "labels", None) else ())
         return cls(folder, resolved(config, dataset, options), dataset.fingerprint, tuple(options))
@@ -552,7 +553,7 @@ def load_data(
         image_size=config.image_size,
         sparse=sparse,
         shape=shape,
-        splitting=config.splitting,
+        splitting=splitting_of(config),
         in_memory=config.in_memory,
     )
     if config.label_names is not None:
@@ -568,7 +569,7 @@ def _found(config: TrainConfig, root: str | None) -> TrainConfig:
         ValueError: they do not.
     """
     data = Path(config.data)
-    if not config.own_data or data.exists():
+    if not is_own(config) or data.exists():
         return config
     moved = Path(root or data.parent, data.name)
     if not moved.exists():

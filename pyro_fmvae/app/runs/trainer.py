@@ -15,6 +15,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from pyro_fmvae.app.recipes.labelling import labelled_points
 from pyro_fmvae.app.recipes.options import TrainConfig
+from pyro_fmvae.app.recipes.settings import learning_of, patience_of
 from pyro_fmvae.app.runs.run import CHECKPOINT, Run, check_state, fitting
 from pyro_fmvae.data import Batches, Dataset, whole
 from pyro_fmvae.files import checkpoint
@@ -247,7 +248,7 @@ class Trainer:
         examples = dataset.train.select(torch.arange(min(EXAMPLES, len(dataset.train))))
         self.model.start_at(whole(examples, device)[0])
         self.learning = replace(
-            config.learning(),
+            learning_of(config),
             augmentation=recipe.augmentation(),
             compile=self._compile(config),
             compile_from=config.batch_size if len(dataset.train) >= SPARED * config.batch_size else 1,
@@ -255,7 +256,7 @@ class Trainer:
         )
         self.chooser = self._stepping(config)
         self.phases = recipe.phases(self.model, self.learning)
-        self.patience = config.patience_steps
+        self.patience = patience_of(config)
         if self.patience:
             for phase in self.phases:
                 phase.record_every = min(phase.record_every, max(self.patience // LOOKS, 1))

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pyro_fmvae.app.recipes.factor_choice import AUTO
-from pyro_fmvae.app.recipes.options import TrainConfig
+from pyro_fmvae.app.recipes.options import AUTO, TrainConfig
 from pyro_fmvae.app.recipes.registry import DEFAULT, data_name, recipe_of
 from pyro_fmvae.app.runs.launching import check_equal, first_before_others, note_launch
 from pyro_fmvae.app.runs.pages.run_page import PAGE

@@ -6,6 +6,7 @@ import torch
 
 from pyro_fmvae.app.recipes import configure
 from pyro_fmvae.app.recipes.registry import read_config, resolved
+from pyro_fmvae.app.recipes.settings import budgets_of, learning_of, patience_of
 from pyro_fmvae.data import Kind
 from pyro_fmvae.data.labels import choose_labels
 from pyro_fmvae.learn.phase import Budget
@@ -97,9 +98,9 @@ def test_own_convolutions_are_in_bfloat16_where_the_processor_is(monkeypatch, na
 
 @pytest.mark.parametrize(("data", "expected"), [("mine.csv", 500), ("smiley", 0), ("mnist", 0)])
 def test_patience_is_for_data_of_your_own(data, expected):
-    assert configure(data=data).patience_steps == expected
-    assert configure(data=data, patience=30).patience_steps == 30
-    assert configure(data=data, patience=0).patience_steps == 0
+    assert patience_of(configure(data=data)) == expected
+    assert patience_of(configure(data=data, patience=30)) == 30
+    assert patience_of(configure(data=data, patience=0)) == 0
 
 
 def test_refining_is_for_labels():
@@ -159,7 +160,7 @@ def test_own_images_without_labels_have_full_starts_and_once_more_in_refine(data
         shorter = resolve(configure(data=data, labels=0.0, joint_iterations=7), mine)
         assert shorter.refine_iterations == (2 if full else 0)
     recipe = resolved(replace(config, refine_iterations=3), mine)
-    again = [phase.seed for phase in recipe.phases(recipe.build(), recipe.config.learning())[1:]]
+    again = [phase.seed for phase in recipe.phases(recipe.build(), learning_of(recipe.config))[1:]]
     assert again == [0, None, 0 if full else None]
 
 
@@ -211,10 +212,10 @@ def test_own_labelled_images_are_warped_to_the_end(shape, kind, warped):
     data = dataset(shape, kind, (2,), size=40)
     config = resolve(configure(data="mine.npz", labels=1.0), data)
     assert config.augmentation == warped
-    assert config.learning().augment_until == 1
+    assert learning_of(config).augment_until == 1
     assert resolve(config, data) == config
     unlabelled = resolve(configure(data="mine.npz"), data)
-    assert unlabelled.augmentation is None and unlabelled.learning().augment_until == 0.5
+    assert unlabelled.augmentation is None and learning_of(unlabelled).augment_until == 0.5
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (32, 32), (20, 20, 3), (64, 64, 3)])
@@ -380,7 +381,7 @@ def test_minutes_are_shared_out_among_the_phases_that_there_are(left_out):
     given = configure(data="mine.npz", labels=1.0, max_minutes=7.0, refine_iterations=9)
     config = resolve(given, dataset(label_sizes=(2,)))
     config = replace(config, **{f"{name}_iterations": 0 for name in left_out})
-    budgets = config.budgets()
+    budgets = budgets_of(config)
     assert sum(budget.minutes for budget in budgets.values()) == pytest.approx(7)
     assert {name for name, budget in budgets.items() if budget.empty} == set(left_out)
     assert all(isinstance(budget, Budget) and budget.iterations is None for budget in budgets.values())
@@ -389,7 +390,7 @@ def test_minutes_are_shared_out_among_the_phases_that_there_are(left_out):
 def test_own_data_are_learnt_for_five_minutes_at_most():
     config = resolve(configure(data="mine.npz", labels=1.0), dataset(label_sizes=(2,)))
     assert config.timed
-    budgets = config.budgets()
+    budgets = budgets_of(config)
     assert {name: budget.iterations for name, budget in budgets.items()} == config.iterations
     assert sum(budget.minutes for budget in budgets.values()) == pytest.approx(5)
     assert budgets["joint"].minutes == pytest.approx(2 * budgets["pretrain"].minutes)  # as 3000 to 1500

@@ -1,12 +1,19 @@
+import ast
+import inspect
 import math
+import sys
 from dataclasses import fields
 
 import pytest
 
-from pyro_fmvae.app.recipes.fmvae import FMVAEOptions
-from pyro_fmvae.app.recipes.options import LARGEST, PHASES
+from pyro_fmvae.app.recipes import options
+from pyro_fmvae.app.recipes.coders import em_rate_of
+from pyro_fmvae.app.recipes.options import LARGEST, PHASES, FMVAEOptions
 from pyro_fmvae.app.recipes.registry import configure, models_with
+from pyro_fmvae.app.recipes.settings import budgets_of, learning_of
+from pyro_fmvae.data.splitting import SHARE
 from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.models.em.binary_mean_field import LARGEST_GROUP
 
 NUMBERS = [
     *[
@@ -89,11 +96,11 @@ def test_eager_steps_cannot_be_compiled(eager, compile):
 
 def test_budgets_in_iterations():
     config = configure(pretrain_iterations=1, prior_iterations=2, joint_iterations=3, refine_iterations=0)
-    assert [budget.iterations for budget in config.budgets().values()] == [1, 2, 3, 0]
+    assert [budget.iterations for budget in budgets_of(config).values()] == [1, 2, 3, 0]
 
 
 def test_step_sizes_of_statistics():
-    rate = configure("bsc", em_forgetting=0.75).em_rate
+    rate = em_rate_of(configure("bsc", em_forgetting=0.75))
     assert [rate(step) for step in (0, 1, 14)] == pytest.approx([2**-0.75, 3**-0.75, 1 / 8])
 
 
@@ -117,8 +124,17 @@ def test_what_phases_share_is_what_was_asked_for():
         **{"views": 3},
         **{"recompute": True, "eager": True, "full_starts": True, "independent_start": True},
     }
-    learning = configure(**given, prior_restarts=4).learning()
+    learning = learning_of(configure(**given, prior_restarts=4))
     assert {name: getattr(learning, name) for name in given} == given
     assert learning.restarts == 4
     shared = {option.name for option in fields(FMVAEOptions)} & {option.name for option in fields(Learning)}
     assert shared - set(given) == {"augmentation", "compile", "autocast"}  # set elsewhere, or of another type
+
+
+def test_options_are_data():
+    """Their module imports the standard library alone; what it repeats of others is the same."""
+    tree = ast.parse(inspect.getsource(options))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names}
+    assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names
+    assert (options.SHARE, options.LARGEST_GROUP) == (SHARE, LARGEST_GROUP)

@@ -9,6 +9,7 @@ import pytest
 
 import pyro_fmvae
 from pyro_fmvae import checkpoint
+from pyro_fmvae.app.recipes.settings import is_own
 from pyro_fmvae.app.runs import Run, trained
 from pyro_fmvae.app.runs.factor_names import rename
 from tests.small_runs import command, succeed, train, train_all, write_files
@@ -159,9 +160,9 @@ def test_data_under_the_name_of_a_published_set_stay_ones_own(files, tmp_path):
     shutil.copy(files["table"], folder.with_suffix(".npz"))
     run = Run.open(train_one(tmp_path, folder.with_suffix(".npz")))
     renamed = run.with_options(data=str(folder))
-    assert renamed.config.own_data
+    assert is_own(renamed.config)
     pyro_fmvae.TrainedRun(renamed, "cpu").export(tmp_path / "model.fmvae")
-    assert Run.open(tmp_path / "model.fmvae").config.own_data
+    assert is_own(Run.open(tmp_path / "model.fmvae").config)
 
 
 def train_one(parent, data):

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_fmvae import checkpoint
 from pyro_fmvae.app.recipes.registry import configure, options_of
 from pyro_fmvae.app.runs import trainer
-from pyro_fmvae.app.runs.run import CHECKPOINT, Run
+from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data import load
 from pyro_fmvae.learn import fitting, label_spreading
@@ -244,19 +243,3 @@ def test_by_the_clock_all_batches_have_one_shape_unless_points_keep_something(
     run = Run.new(tmp_path, small(path, batch_size=20, **options), dataset)
     batches = Trainer(run, dataset, torch.device("cpu")).batches
     assert {len(batch[0]) for batch in batches} == lengths
-
-
-def test_a_run_of_an_older_version_goes_on_with_short_batches_and_without_patience(path, tmp_path):
-    dataset, place = load(path), torch.device("cpu")
-    run = Run.new(tmp_path / "run", small(path, batch_size=20, max_minutes=3.0), dataset).write()
-    older = Trainer(run, dataset, place)
-    older.phases[0].enter()
-    older.batches.full = False
-    older.batches.load_state_dict({"epoch": 4, "position": 2})  # the short one comes next
-    older.save()
-    state, clock = checkpoint.load(run.folder / CHECKPOINT)
-    del state["best"]
-    checkpoint.save(run.folder / CHECKPOINT, state, clock)
-    resumed = Trainer(run, dataset, place)
-    resumed.restore()
-    assert resumed.patience == 0 and [len(batch[0]) for batch in resumed.batches] == [8]

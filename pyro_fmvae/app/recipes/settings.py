@@ -1,0 +1,112 @@
+"""What options come to: the settings of learning, budgets of phases, splits; and their checks."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+import torch
+
+from pyro_fmvae.app.recipes.options import PATIENCE, PHASES, CountableOptions, FMVAEOptions, TrainConfig
+from pyro_fmvae.data import CountOptions
+from pyro_fmvae.data.labels import check_amount
+from pyro_fmvae.data.registry import LOADERS
+from pyro_fmvae.data.splitting import Splitting
+from pyro_fmvae.files.untrusted import check_type
+from pyro_fmvae.infer.natural_gradient import RobbinsMonro
+from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.phase import Budget
+from pyro_fmvae.models import Hyperprior
+
+OWN_MINUTES: Final = 5.0
+"""Time limit of a training on a person's own data, where no length is given."""
+HELD_OUT: Final = {"sprites": 0.2}
+"""Share of the combinations of labels that is held out by default, by the name of the data."""
+OF_ANOTHER_TYPE = {"augmentation", "view", "compile", "autocast"}  # of Learning: set by others, or converted
+
+
+def checked(kind: type[TrainConfig], values: Mapping[str, Any]) -> TrainConfig:
+    """Options by name.
+
+    Raises:
+        ValueError: a value of another type, or one out of range.
+    """
+    for one in fields(kind):
+        if one.name in values:
+            check_type(one.name, values[one.name], one.type)
+    config = kind(**values)
+    splitting_of(config)
+    learning_of(config)
+    if isinstance(config, FMVAEOptions):
+        hyperprior_of(config)
+    if (amount := getattr(config, "labels", None)) is not None:
+        check_amount("labels", amount)
+    return config
+
+
+def is_own(config: TrainConfig) -> bool:
+    """True if the data are a person's own: a path, not the name of a published or generated set."""
+    return config.data not in LOADERS
+
+
+def splitting_of(config: TrainConfig) -> Splitting:
+    """How the rows of a person's own data are split."""
+    return Splitting(config.valid, config.test, config.fold)
+
+
+def hyperprior_of(config: FMVAEOptions) -> Hyperprior:
+    """Hyperparameters c0, m0, s0, a0 and b0 of the prior."""
+    return Hyperprior(config.c0, config.m0, config.s0 or Hyperprior.s0, config.a0, config.b0)
+
+
+def counts_of(config: TrainConfig) -> CountOptions | None:
+    """How to read counts; None unless their likelihood is asked for."""
+    if not isinstance(config, CountableOptions) or config.likelihood is None:
+        return None
+    return CountOptions(config.batch_column, config.layer)
+
+
+def learning_of(config: TrainConfig) -> Learning:
+    """Settings that the phases of training share: all options that have a name of theirs."""
+    names = {one.name for one in fields(Learning)} - OF_ANOTHER_TYPE
+    given: dict[str, Any] = {name: getattr(config, name, None) for name in names}
+    if isinstance(config, FMVAEOptions):
+        given["rate"] = RobbinsMonro(config.delay, config.forgetting, config.first_step)
+        given["restarts"] = config.prior_restarts
+    given = {name: value for name, value in given.items() if value is not None}
+    return Learning(**given, autocast=torch.bfloat16 if config.autocast else None)
+
+
+def patience_of(config: TrainConfig) -> int:
+    """``patience``, or its default for the data; 0: phases are never ended early."""
+    if config.patience is None:
+        return PATIENCE if is_own(config) else 0
+    return config.patience
+
+
+def budgets_of(config: TrainConfig) -> dict[str, Budget]:
+    """Budget of each phase that the model has, for resolved options."""
+    given = {phase: number or 0 for phase, number in config.iterations.items()}
+    if config.max_minutes is not None:
+        shares = {phase: PHASES[phase] if number else 0.0 for phase, number in given.items()}
+        minutes = _shared_out(config.max_minutes, shares)
+        return {phase: Budget(minutes=part) for phase, part in minutes.items()}
+    if not config.time_limit:
+        return {phase: Budget(iterations=number) for phase, number in given.items()}
+    minutes = _shared_out(config.time_limit, given)
+    return {phase: Budget(number, minutes[phase]) for phase, number in given.items()}
+
+
+def _shared_out(minutes: float, shares: Mapping[str, float]) -> dict[str, float]:
+    total = sum(shares.values()) or 1.0
+    return {name: minutes * share / total for name, share in shares.items()}
+
+
+def shared_defaults(config: TrainConfig) -> dict[str, Any]:
+    """Defaults by data of options that all models share, and that no model chooses by itself."""
+    lengths = (config.max_minutes, *config.iterations.values())
+    own = is_own(config) and all(length is None for length in lengths)
+    return {
+        "hold_out": HELD_OUT.get(config.data, 0.0),
+        "time_limit": OWN_MINUTES if own else None,
+        "weight_decay": 0.0,
+    }
