@@ -91,6 +91,10 @@ RUNS = {
         ["--length=60", "--chunk=20", "--batch=2", "--steps=1"],
         ['"method": "minibatches of chunks"', '"method": "whole"', '"buffer": 50'],
     ),
+    "benchmarks/disentanglement.py": (
+        ["--seeds=0", "--methods=tc", "--latents=2", "--steps=5"],
+        ["β-TCVAE"],
+    ),
     "benchmarks/judge.py": (["run", "--samples=9", "--edits=9", "--iterations=3"], ['{"judge": {"label0": ']),
     "streams.py": (
         ["--batches=3", "--picture=pictures/streams.png"],

@@ -30,8 +30,7 @@ from torch.distributions import Bernoulli, Normal, kl_divergence
 from pyro_fmvae.app.recipes import configure
 from pyro_fmvae.app.runs import Run, Trainer, load_data, resolve_device
 from pyro_fmvae.data import Batches
-from pyro_fmvae.evaluate import Encodings, dci, encode_split, mutual_information
-from pyro_fmvae.infer.importance import total_correlation
+from pyro_fmvae.evaluate import Encodings, dci, encode_split, mutual_information, total_correlation
 from pyro_fmvae.learn import endless
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 
@@ -54,7 +53,7 @@ def discriminator(latents):
     return nn.Sequential(*(part for pair in hidden for part in pair), nn.Linear(HIDDEN, 2))
 
 
-def trained(method, dataset, latents, seed):
+def trained(method, dataset, latents, seed, steps=STEPS):
     """An encoder trained by one of the three losses."""
     torch.manual_seed(seed)
     shape = dataset.event_shape
@@ -64,7 +63,7 @@ def trained(method, dataset, latents, seed):
         decoder.linear.bias.copy_(mean.logit().flatten())
     adam = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()])
     judging = torch.optim.Adam(judge.parameters(), 1e-4, betas=(0.5, 0.9))
-    for step, (x, *_) in enumerate(islice(endless(Batches(dataset.train, BATCH, seed=seed)), STEPS)):
+    for step, (x, *_) in enumerate(islice(endless(Batches(dataset.train, BATCH, seed=seed)), steps)):
         adam.param_groups[0]["lr"] = rate(step)
         loc, scale = encoder(x)
         q = Normal(loc, scale)
@@ -139,6 +138,7 @@ def main():
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--latents", type=int, default=32, help="dimensions of z of all but the mixture")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of all but the mixture")
     args = parser.parse_args()
     torch.set_default_dtype(torch.float32)
     dataset = load_data(configure(data="smiley", labels=0.0), None)
@@ -152,7 +152,7 @@ def main():
                 found = {METHODS[method]: [encode_split(model, split) for split in (train, test)]}
                 found["fmvae by dimension"] = [of_means(model.encoder, split) for split in (train, test)]
             else:
-                encoder = trained(method, dataset, args.latents, seed)
+                encoder = trained(method, dataset, args.latents, seed, args.steps)
                 found = {METHODS[method]: [of_means(encoder, split) for split in (train, test)]}
             seconds = time.process_time() - began
             for name, encodings in found.items():

@@ -35,6 +35,7 @@ from pyro_fmvae.evaluate.sources import (
     per_block,
 )
 from pyro_fmvae.evaluate.vector_search import LEAST_QUANTISED, VectorIndex, vector_index
+from pyro_fmvae.infer.importance import total_correlation
 
 __all__ = [
     "DCI",
@@ -88,6 +89,7 @@ __all__ = [
     "threshold",
     "tighter_bounds",
     "to_location",
+    "total_correlation",
     "transport",
     "vector_index",
     "wilson_interval",
