@@ -1,4 +1,4 @@
-"""What options come to: the settings of learning, budgets of phases, splits; and their checks."""
+"""Settings of learning, budgets of phases and splits that options come to, and checks of options."""
 
 from collections.abc import Mapping
 from dataclasses import fields
