@@ -375,12 +375,12 @@ def test_gradients_of_one_estimator_have_one_mean(b, small):
 
 def test_scaling_stops_at_the_limit(b, capsys, tmp_path):
     found = records(
-        b.scaling, capsys, "--components", "2,64", "--factors", "1,4", "--steps", "1", "--limit-mb", "5",
+        b.scaling, capsys, "--components", "2,32", "--factors", "1,4", "--steps", "1", "--limit-mb", "5",
         "--methods", "captured,TraceEnum (assignment in the model)", "--plot", str(tmp_path / "scaling.png"),
     )  # fmt: skip
     assert [(r["varied"], r["I"], r["K"]) for r in found[::2]] == [
         ("K", 1, 2),
-        ("K", 1, 64),
+        ("K", 1, 32),
         ("I", 1, 64),
         ("I", 4, 64),
     ]

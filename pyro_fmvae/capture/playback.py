@@ -549,6 +549,7 @@ def plain(recording: Recording, data: int = 0) -> TensorProgram:
                 now = [(ref(tensor), tensor._version) for tensor in given if _is_watched(tensor)]
                 same = len(now) == len(seen) == data
                 if not (same and all(x is y and v == w for (x, v), (y, w) in zip(now, seen, strict=True))):
+                    known = ()  # freed before there is another
                     seen, known = now, function(*inputs, *constants)
             return forward(*inputs, *known, *state)
 
