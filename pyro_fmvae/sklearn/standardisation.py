@@ -60,7 +60,7 @@ class Standardisation:
             ValueError: a column of categories or counts with numbers that are not 0, 1, 2, ..., or of so many
                 categories that it identifies rows.
         """
-        x, each = (torch.as_tensor(part, dtype=torch.float64, device=device) for part in (X, weights))
+        x, each = (_on(device, part) for part in (X, weights))
         there = ~x.isnan()
         count = (each @ there.double()).clamp(min=np.finfo(float).tiny)
         means = each @ x.nan_to_num(0.0) / count
@@ -99,9 +99,7 @@ class Standardisation:
             if level:
                 values = X[~np.isnan(X[:, column]), column]
                 _check_whole(values, "counts" if level == COUNTS else "categories", column)
-        x, centre, scale = (
-            torch.as_tensor(part, dtype=torch.float64, device=device) for part in (X, self.centre, self.scale)
-        )
+        x, centre, scale = (_on(device, part) for part in (X, self.centre, self.scale))
         return (x - centre) / scale
 
     def in_units(self, x: Tensor) -> np.ndarray:
@@ -190,7 +188,7 @@ def distinct(X: np.ndarray, weights: np.ndarray, device: torch.device = CPU) -> 
     """
     if not weights.all():
         X, weights = X[weights > 0], weights[weights > 0]
-    x = torch.as_tensor(X, dtype=torch.float64, device=device)
+    x = _on(device, X)
     hashed = torch.zeros(len(x), dtype=torch.int64, device=device)
     for column in x.mT.contiguous():
         bits = torch.where(column.isnan(), torch.nan, column + 0.0).view(torch.int64)  # one NaN, and one zero
@@ -201,6 +199,11 @@ def distinct(X: np.ndarray, weights: np.ndarray, device: torch.device = CPU) -> 
     again = again[[np.array_equal(X[order[row]], X[order[row + 1]], equal_nan=True) for row in again]]
     first = np.delete(np.arange(len(X)), again + 1)
     return X[order[first]], np.add.reduceat(weights[order], first)
+
+
+def _on(device: torch.device, part: np.ndarray) -> Tensor:
+    """Numbers as float64 on a device; torch warns of arrays that are read-only, such as mapped files."""
+    return torch.as_tensor(np.require(part, requirements="W"), dtype=torch.float64, device=device)
 
 
 def systematic_sample(

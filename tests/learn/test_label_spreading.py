@@ -136,7 +136,7 @@ def test_labels_are_spread_once(monkeypatch):
     """Options that depend on the data spread the labels, and so does the training."""
     split, labels, _ = blobs(apart=20)
     found = spread_labels(split, labels, 0.9)
-    monkeypatch.setattr(label_spreading, "kneighbors_graph", None)
+    monkeypatch.setattr("sklearn.neighbors.kneighbors_graph", None)
     assert torch.equal(spread_labels(split, labels, 0.8), found)
     with pytest.raises(TypeError):
         spread_labels(Split(split.x.flip(0)), labels, 0.9)

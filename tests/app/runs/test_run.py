@@ -659,9 +659,7 @@ def test_devices():
 
 def test_run_of_another_version(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model": "fmvae", "derived": {}}))
-    with pytest.raises(
-        ValueError, match=r"^run: .*config.json is damaged \(.*without .*width"
-    ):
+    with pytest.raises(ValueError, match=r"^run: .*config.json is damaged \(.*without .*width"):
         Run.open(tmp_path)
 
 

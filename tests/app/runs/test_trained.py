@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 
 import pyro_fmvae
@@ -405,9 +406,9 @@ def test_the_page_runs(tmp_path, monkeypatch):
     phases = ["--pretrain-iterations", "3", "--prior-iterations", "3", "--joint-iterations", "3"]
     status, _, err = command("train", *line.split(), *tiny, *phases, "--refine-iterations", "3")
     assert status == 0, err
-    options = dict(
-        zip((flag[2:].replace("-", "_") for flag in (tiny + phases)[::2]), (tiny + phases)[1::2], strict=True)
-    )
+    given = dict(zip((tiny + phases)[::2], (tiny + phases)[1::2], strict=True))
+    options = {flag[2:].replace("-", "_"): yaml.safe_load(value) for flag, value in given.items()}
+    options |= {"factors": (3, 4), "hidden": (6,)}
     own = pyro_fmvae.train
     monkeypatch.setattr(
         pyro_fmvae, "train", lambda *args, max_minutes, **given: own(*args, **given | options), raising=False
