@@ -548,7 +548,7 @@ class LossUnderWay:
         self._host = torch.empty((), dtype=loss.dtype, pin_memory=loss.is_cuda)
         self._host.copy_(loss.detach(), non_blocking=True)
         self._arrived = torch.cuda.Event()
-        self._arrived.record()
+        self._arrived.record(torch.cuda.current_stream(loss.device))
 
     @property
     def value(self) -> float:

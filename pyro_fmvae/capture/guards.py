@@ -19,6 +19,8 @@ from pyro_fmvae.infer.elbo.lazy import memory_of, uncompiled
 
 _NUMBERS = (bool, int, float, complex, str)
 _PLAIN = (*_NUMBERS, Tensor, type(None))
+_COMPARED = (*_PLAIN, torch.nn.Module, FunctionType)
+_LIBRARIES = ("builtins", "pyro", "torch")
 _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 
@@ -40,7 +42,8 @@ class Fact(NamedTuple):
 class ReadByName:
     """Finds what the functions of a program read by name, in their code: nothing is run.
 
-    Functions are followed into those of their closures and, in the same file, of their globals.
+    Functions are followed into those of their closures, into those of their globals in the same file, and
+    into the methods and properties of objects and modules that they read by name.
 
     Args:
         programs: functions, methods, modules and other objects that can be called.
@@ -53,6 +56,7 @@ class ReadByName:
         self.modules: list[torch.nn.Module] = []
         self._variables: list[Fact] = []
         self._objects: list[dict[str, Any]] = []  # their attributes
+        self._classes: dict[type, None] = {}  # of objects and modules
         self._attributes: set[str] = set()  # of attributes that a function may read
         self._found: dict[int, Any] = {}  # by identity; with the objects, so that no other gets their ids
         for program in programs:
@@ -61,6 +65,14 @@ class ReadByName:
     @property
     def facts(self) -> list[Fact]:
         """Variables, and attributes of objects that are no modules."""
+        known = -1
+        while known != len(self._found):  # a method may read further names
+            known = len(self._found)
+            methods = [
+                vars(kind)[name] for kind in self._classes for name in vars(kind).keys() & self._attributes
+            ]
+            for method in methods:
+                self.follow(method.fget if isinstance(method, property) else method)
         read = [(held, name) for held in self._objects for name in held.keys() & self._attributes]
         return [*self._variables, *(Fact(held.get, name, held[name]) for held, name in read)]
 
@@ -74,6 +86,7 @@ class ReadByName:
             self.modules.append(value)
             parts = list(value.modules())
             leads = [getattr(type(part), "forward", None) for part in parts]
+            self._see_classes(map(type, parts))
             leads += [held for part in parts for held in vars(part).values()]
         elif isinstance(value, partial):
             leads = value.func, *value.args, *value.keywords.values()
@@ -83,9 +96,17 @@ class ReadByName:
             self._follow_function(value)
         else:
             self._objects.append(getattr(value, "__dict__", {}))
+            self._see_classes([type(value)])
             leads = (getattr(type(value), "__call__", None),)  # noqa: B004
         for each in leads:
             self.follow(each)
+
+    def _see_classes(self, kinds: Iterable[type]) -> None:
+        """Look at the methods of classes, but for those of libraries, once a name of theirs is read."""
+        bases = (base for kind in kinds for base in kind.__mro__)
+        self._classes.update(
+            {base: None for base in bases if base.__module__.split(".")[0] not in _LIBRARIES}
+        )
 
     def _follow_function(self, function: FunctionType) -> None:
         self.follow(getattr(function, "__wrapped__", None))
@@ -93,14 +114,12 @@ class ReadByName:
         self._attributes |= names
         for cell in function.__closure__ or ():
             with suppress(ValueError):  # a variable that has no value yet
-                self._read(Fact(partial(getattr, cell), "cell_contents", cell.cell_contents))
+                self._variables.append(Fact(partial(getattr, cell), "cell_contents", cell.cell_contents))
+                self.follow(cell.cell_contents)
         for name in names & own.keys():
+            self._variables.append(Fact(own.get, name, own[name]))
             if getattr(own[name], "__globals__", own) is own:
-                self._read(Fact(own.get, name, own[name]))
-
-    def _read(self, fact: Fact) -> None:
-        self._variables.append(fact)
-        self.follow(fact.value)
+                self.follow(own[name])
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -118,7 +137,8 @@ class Assumptions:
         modules: their parameters, buffers, modes and plain attributes are watched, and those of all modules
             below them.
         names: parameters in Pyro's store to watch; others may be among them.
-        facts: variables and attributes to watch, those that hold numbers, strings, tensors or None.
+        facts: variables and attributes to watch, those that hold numbers, strings, tensors, modules or
+            functions, or None.
 
     Attributes:
         tensors: parameters and buffers of the modules.
@@ -141,7 +161,7 @@ class Assumptions:
             for name, value in table.items()
             if name not in _OF_EVERY_MODULE
         )
-        self._plain = [fact for fact in (*attributes, *facts) if isinstance(fact.value, _PLAIN)]
+        self._plain = [fact for fact in (*attributes, *facts) if isinstance(fact.value, _COMPARED)]
         parameters = [fact.value for fact in self._parts if isinstance(fact.value, Tensor)]
         self.tensors: list[Tensor] = list(dict.fromkeys(parameters))
         store = dict(pyro.get_param_store().named_parameters())

@@ -265,7 +265,12 @@ def _calls(graph: Graph) -> Iterable[Node]:
 
 def _source(node: Node) -> Node:
     """The node whose memory a node's value is in."""
-    while node.target is operator.getitem or getattr(node.target, "is_view", False) or _is_in_place(node):
+    while (
+        node.target is operator.getitem
+        or node.target is _aten._unsafe_view.default  # a view that torch does not call one
+        or getattr(node.target, "is_view", False)
+        or _is_in_place(node)
+    ):
         node = node.all_input_nodes[0]
     return node
 
@@ -539,16 +544,16 @@ def plain(recording: Recording, data: int = 0) -> TensorProgram:
     """
     *ahead, rest = shortened(recording, data)
     first, forward, state = [(each.function(), each.state) for each in ahead], rest.function(), rest.state
-    seen, known = list[tuple[Any, int]](), tuple[Tensor, ...]()
+    seen, known = list[tuple[Any, int, int]](), tuple[Tensor, ...]()
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
         nonlocal seen, known
         with _as_recorded():
             for function, constants in first:
                 given = inputs[:data]
-                now = [(ref(tensor), tensor._version) for tensor in given if _is_watched(tensor)]
+                now = [(ref(x), x._version, x.data_ptr()) for x in given if _is_watched(x)]
                 same = len(now) == len(seen) == data
-                if not (same and all(x is y and v == w for (x, v), (y, w) in zip(now, seen, strict=True))):
+                if not (same and all(x is y and v == w for (x, *v), (y, *w) in zip(now, seen, strict=True))):
                     known = ()  # freed before there is another
                     seen, known = now, function(*inputs, *constants)
             return forward(*inputs, *known, *state)
@@ -558,7 +563,9 @@ def plain(recording: Recording, data: int = 0) -> TensorProgram:
 
 def _is_watched(tensor: Tensor) -> bool:
     """True if torch counts all changes of a tensor: NumPy or other processes have no part in its memory."""
-    return not tensor.is_inference() and tensor.untyped_storage().resizable() and not tensor.is_shared()
+    if tensor.layout != torch.strided or tensor.is_inference():
+        return False
+    return tensor.untyped_storage().resizable() and not tensor.is_shared()
 
 
 def compiled(recording: Recording) -> TensorProgram:

@@ -28,13 +28,13 @@ class Recorder:
             pass
 
     class Event:
-        def record(self):
+        def record(self, stream):
             pass
 
         def synchronize(self):
             pass
 
-    def current_stream(self):
+    def current_stream(self, device=None):
         return self.Stream()
 
     @contextlib.contextmanager

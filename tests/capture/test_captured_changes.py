@@ -286,6 +286,42 @@ class Trainer:
             self.steps += 1
 
 
+class Helping(Trainer):
+    """A trainer whose model reads its number in a method, a property and another function."""
+
+    @property
+    def doubled(self):
+        """Twice the number."""
+        return 2 * self.beta
+
+    def helped(self, x):
+        """As the program's, with a number and a function."""
+        with poutine.scale(scale=self.doubled * FACTOR()):
+            self.program.model(x)
+
+    def model(self, x):
+        """By a method."""
+        self.helped(x)
+
+
+def one():
+    return 1.0
+
+
+FACTOR = one
+
+
+def test_methods_properties_and_functions_that_are_replaced(log, monkeypatch):
+    trainer, batches = Helping(Plain(plainly)), [torch.randn(6, 3)]
+    trainer.train(batches * 2)
+    trainer.beta = 2.0
+    trainer.train(batches * 2)
+    assert captures(log) == 2
+    monkeypatch.setitem(globals(), "FACTOR", lambda: 3.0)
+    trainer.train(batches * 2)
+    assert captures(log) == 3
+
+
 def test_what_the_model_does_not_read_may_change(log):
     trainer, batches = Trainer(Plain(plainly)), [torch.randn(6, 3)] * 6
     trainer.train(batches)

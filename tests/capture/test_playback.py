@@ -182,3 +182,21 @@ def test_what_depends_on_data_alone_is_computed_once_for_them(rows):
     for _ in range(2):
         numbers += 1
         assert lgammas(x) == 1
+
+
+@pytest.mark.parametrize("kind", ["data", "constants"])
+@pytest.mark.parametrize("change", ["product", "reshaped"])
+def test_what_is_changed_in_place_is_computed_at_each_step(kind, change):
+    """The product of matrices is in the memory that is changed, as a view that torch does not call one."""
+    theta = torch.ones(())
+
+    def function(x):
+        x = x if kind == "data" else torch.ones(4, 3, 5)
+        y = x @ torch.full((5, 2), 0.5) if change == "product" else x.transpose(1, 2).reshape(4, -1)
+        y -= theta
+        return (y.sum(),)
+
+    x = torch.arange(60.0).view(4, 3, 5)
+    program = plain(record(function, [x], [theta]), 1)
+    found = [program(x)[0].item() for _ in range(4)]
+    assert found == [function(x)[0].item()] * 4
