@@ -104,7 +104,8 @@ def _split_off(recording: Recording, data: int) -> list[Recording]:
     if not (data and ahead):
         return [recording]
     for node in reversed(ahead):
-        placeholders[-1].append(node)
+        if placeholders[-1].next is not node:  # torch 2.6 warns of a node that is in its place
+            placeholders[-1].append(node)
     output.args = ((*results, *output.args[0]),)
     return recording.split(len(inputs), len(results))
 

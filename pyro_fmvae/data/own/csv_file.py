@@ -126,13 +126,22 @@ def read_csv(
 def _records(file: TextIO, width: int | None = None) -> Iterator[tuple[int, list[str]]]:
     """Last line, from 1, and fields of each record but those of a line of blanks, from the start of a table.
 
+    A line of blanks is what pandas leaves out: spaces and tabs without quotes.
+
     Raises:
         ValueError: not text, or a record of another ``width``.
     """
-    reader, first = csv.reader(iter(file.readline, "")), ""
+    line, first = "", ""
+
+    def lines() -> Iterator[str]:
+        nonlocal line
+        while line := file.readline():
+            yield line
+
+    reader = csv.reader(lines())
     try:
         for row in reader:
-            if row and not (len(row) == 1 and row[0].isspace()):
+            if line.strip(" \t\r\n"):
                 first = first or row[0]
                 if len(row) != (width or len(row)):
                     where = f"{file.name}, line {reader.line_num}"

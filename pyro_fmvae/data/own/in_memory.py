@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pyro_fmvae.data.column_transform import column_in_words
@@ -50,7 +51,7 @@ class InMemory:
         columns = _columns(data, "data") if hasattr(data, "columns") else {}
         named: dict[str, np.ndarray] = {}
         if columns and _are_names(labels):
-            names = [labels] if isinstance(labels, str) else list(labels)
+            names = [labels] if isinstance(labels, str) else list(dict.fromkeys(labels))
             if unknown := [name for name in names if name not in columns]:
                 listed = ", ".join(columns)
                 raise ValueError(f"labels: expected some of the columns {listed}, got '{unknown[0]}'")
@@ -200,7 +201,10 @@ def _are_names(labels: Any) -> bool:
 def _array(values: Any, source: str) -> np.ndarray:
     """An array, tensor or list as an array; raises ValueError for a list of arrays of several shapes."""
     try:
-        return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        if isinstance(values, Tensor):
+            known = values.detach().cpu()  # NumPy has no bfloat16
+            return (known.float() if known.dtype == torch.bfloat16 else known).numpy()
+        return np.asarray(values)
     except ValueError:  # NumPy's message is about its own parts
         raise ValueError(f"{source}: expected rows of one shape, got several shapes") from None
 
@@ -233,7 +237,10 @@ def _label_columns(labels: Any) -> dict[str, np.ndarray]:
         name = getattr(labels, "name", None)
         return {"label" if name is None else str(name): values}
     if values.ndim != 2 or not values.shape[1]:
-        raise ValueError(f"labels: expected values [n] or [n, L], got shape {list(values.shape)}")
+        raise ValueError(
+            "labels: expected names of columns, which are strings, or values [n] or [n, L], got "
+            f"{labels!r:.80}"
+        )
     return {f"label{column}": values[:, column] for column in range(values.shape[1])}
 
 
@@ -249,7 +256,7 @@ def _text(value: Any) -> str:
 
 def _label(value: Any) -> str:
     """A label's value as text; '' if it is unknown. 1.0 is 1, as frames have no integers beside gaps."""
-    if value == -1 or (isinstance(value, str) and is_missing(value)):
+    if _missing(value) or value == -1 or (isinstance(value, str) and is_missing(value)):
         return ""
     return _text(int(value) if isinstance(value, float) and value.is_integer() else value)
 

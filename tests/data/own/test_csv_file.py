@@ -352,3 +352,19 @@ def test_labels_may_be_words(tmp_path):
     assert other.labels[:, 0].tolist() == [0, -1, -1, 0] and left_out["kind"] == {"ant": 1}
     with pytest.raises(ValueError, match="'kind': expected one of cat, dog, got 'ant'"):
         read_csv(path, values={"kind": ("cat", "dog")})
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\x0c", "\u3000"])
+def test_a_line_of_what_is_no_space_is_a_row(blank, tmp_path):
+    """Both readers skip the same lines: those of spaces and tabs."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"a,b\n1,2\n \t\n{blank}\n3,4\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="line 4: expected 2 fields, got 1"):
+        read_csv(path, missing=True)
+
+
+def test_a_blank_in_quotes_is_a_field(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text('a\n1\n" "\n2\nxx\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="line 5: expected a number, got 'xx'"):
+        read_csv(path, missing=True)

@@ -82,3 +82,12 @@ def test_bad_columns(column, message):
         load(held, sparse=MIXED)
     with pytest.raises(ValueError, match=r"^data, row"):
         load(held)
+
+
+def test_marks_for_missing_labels_repeated_names_and_bfloat16():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "kind": pandas.array(["x", None, "y"], dtype="string")})
+    assert InMemory.of(frame, ["kind", "kind"]).labels == {"kind": ["x", "", "y"]}
+    assert InMemory.of(torch.ones(2, 3, dtype=torch.bfloat16)).x.dtype == np.float32
+    with pytest.raises(ValueError, match=r"^labels: expected names of columns, which are strings, .* got 3$"):
+        InMemory.of(frame, 3)
