@@ -237,9 +237,9 @@ def _label_columns(labels: Any) -> dict[str, np.ndarray]:
         name = getattr(labels, "name", None)
         return {"label" if name is None else str(name): values}
     if values.ndim != 2 or not values.shape[1]:
+        found = f"shape {list(values.shape)}" if values.ndim else labels
         raise ValueError(
-            "labels: expected names of columns, which are strings, or values [n] or [n, L], got "
-            f"{labels!r:.80}"
+            f"labels: expected values [n] or [n, L], or names of columns as strings, got {found}"
         )
     return {f"label{column}": values[:, column] for column in range(values.shape[1])}
 
