@@ -89,5 +89,5 @@ def test_marks_for_missing_labels_repeated_names_and_bfloat16():
     frame = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "kind": pandas.array(["x", None, "y"], dtype="string")})
     assert InMemory.of(frame, ["kind", "kind"]).labels == {"kind": ["x", "", "y"]}
     assert InMemory.of(torch.ones(2, 3, dtype=torch.bfloat16)).x.dtype == np.float32
-    with pytest.raises(ValueError, match="^labels: .* or names of columns as strings, got 3$"):
+    with pytest.raises(ValueError, match=r"^labels: .* or names of columns as strings, got 3$"):
         InMemory.of(frame, 3)
