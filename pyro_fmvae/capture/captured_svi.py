@@ -570,10 +570,10 @@ class CapturedSVI(ConjugateSVI):
     ``ConjugateSVI``, and the next one is captured.
 
     Steps on other shapes or other arguments that are not tensors are captured anew, as is the step after a
-    change of a module's mode, of the set of parameters, or of a number, string or tensor that model and guide
-    read by name; the eight programs used last are kept. Everything else is a constant of the recording, and
-    spot checks find one that has changed. With validation on, the first step checks what an eager step
-    checks, later ones that loss and gradients are finite.
+    change of a module's mode, of the set of parameters, or of a number, string, tensor, module or function
+    that model and guide read by name; the eight programs used last are kept. Everything else is a constant of
+    the recording, and spot checks find one that has changed. With validation on, the first step checks what
+    an eager step checks, later ones that loss and gradients are finite.
 
     Args:
         model, guide, optim, loss, recompute, autocast, group: as for ``ConjugateSVI``.
