@@ -124,10 +124,10 @@ def test_most_used_never_falls():
     assert max(before, len(array)) <= memory.most_used() < 2**40
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to a limit")
 FAR_TOO_MUCH = 4 << 27  # numbers, 4 GiB: more than earlier tests can have left to be freed meanwhile
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to a limit")
 def test_what_a_file_makes_a_library_allocate_is_limited():
     before = memory.resource.getrlimit(memory.resource.RLIMIT_DATA)
     with memory.at_most(100 << 20):
