@@ -5,6 +5,7 @@ from pyro_fmvae.capture import (
     CaptureError as CaptureError,
     CapturedFreeGaussian as CapturedFreeGaussian,
     CapturedSVI as CapturedSVI,
+    ConjugateGibbs as ConjugateGibbs,
 )
 from pyro_fmvae.app.runs.from_python import train as train
 from pyro_fmvae.distributions import (

@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyro_fmvae.distributions.recorded import recorded
-from pyro_fmvae.infer.elbo.lazy import uncompiled
+from pyro_fmvae.infer.elbo.lazy import Lazy, uncompiled
 
 # Refusals: programs that no recording could repeat, with the line that is to blame.
 
@@ -43,6 +43,7 @@ _MACHINERY = tuple(_LIBRARIES[0] + name for name in ("_", "fx" + os.sep, "utils"
 _PACKAGE = Path(__file__).parent.parent
 _HERE = tuple(str(_PACKAGE / part) + os.sep for part in ("capture", "em", "infer", "ranks"))
 _LEAVES_TENSORS = {"numpy", "tolist", "__array__", "__dlpack__", "data_ptr"}
+_aten = torch.ops.aten
 _COPIES_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor"}
 
 
@@ -72,9 +73,18 @@ class RefusedCalls(TorchFunctionMode):
         if name == "lstm":  # on CPUs oneDNN's, whose way back no recording runs again
             with _without_onednn():
                 return func(*args, **kwargs)
+        if name == "__getitem__" and not isinstance(args[0], Lazy) and self._is_number(args[1]):
+            return _aten.index.Tensor(args[0], [args[1]])  # Python would ask for the number
         if name in ("__getitem__", "__setitem__"):
             args = (args[0], self._by_numbers(args[1]), *args[2:])
         return func(*args, **kwargs)
+
+    def _is_number(self, index: Any) -> bool:
+        """True for a tensor of one integer that may be another in the next replay."""
+        is_number = (
+            isinstance(index, Tensor) and not index.dim() and index.dtype in (torch.int64, torch.int32)
+        )
+        return is_number and not self._is_fixed(index)
 
     def _by_numbers(self, index: Any) -> Any:
         """A tensor's index, with the places of its ones for a mask that is fixed."""

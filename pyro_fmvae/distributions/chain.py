@@ -431,6 +431,39 @@ class Chain:
                 path.append(state)
             return self._by_sequence(torch.stack(path[::-1], -1))
 
+    def draw(self) -> Tensor:
+        """A path drawn in proportion to its weight, int64 [..., T]: forward sums, backward sampling.
+
+        Steps after the end of a sequence have some state, which means nothing.
+        """
+        with torch.no_grad():
+            message, transitions, likelihood, ends = self._by_step()
+            messages = [message + likelihood[0]]
+            for t in range(1, len(likelihood)):
+                ahead = (messages[-1].unsqueeze(1) + transitions).logsumexp(0) + likelihood[t]
+                messages.append(where_on(is_before(t, ends), ahead, messages[-1]))
+            path = [draw_index(messages[-1], 0)]
+            transitions = transitions.expand(*transitions.shape[:2], path[0].shape[-1])
+            for t in range(len(messages) - 1, 0, -1):
+                to_next = transitions.gather(1, path[-1].expand(len(transitions), 1, -1)).squeeze(1)
+                before = draw_index(messages[t - 1] + to_next, 0)
+                path.append(where_on(is_before(t, ends), before, path[-1]))
+            return self._by_sequence(torch.stack(path[::-1], -1))
+
+    def log_weight(self, path: Tensor) -> Tensor:
+        """The logarithm of the weight of paths [..., T], [...], in the dtype of the likelihood."""
+        start, transitions, likelihood, ends = self._by_step()
+        path = path.reshape(-1, path.shape[-1]).T
+        own = likelihood.gather(1, path.unsqueeze(1)).squeeze(1)
+        rows = transitions.reshape(-1, transitions.shape[-1])  # [K * K, B or 1]
+        pairs = path[:-1] * start.shape[0] + path[1:]
+        steps = rows.expand(-1, path.shape[-1]).gather(0, pairs)
+        if ends is not None:
+            own = torch.where(_there(ends, own), own, 0.0)
+            steps = torch.where(_there(ends, own)[1:], steps, 0.0)
+        total = start.gather(0, path[:1]).squeeze(0) + own.sum(0) + steps.sum(0)
+        return total.view(self.batch_shape).to(self.log_likelihood.dtype)
+
     def _by_step(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Tables with the sequences last, so that steps are loops over long rows of numbers.
 
@@ -501,6 +534,12 @@ def _part(
         entropy = entropy - _product(first, log_first)
     own = _product(first, start + likelihood[0]) + _product(pairs.sum(0), transitions)
     return torch.where(total > -torch.inf, own + _product(pairs.sum(1), likelihood[1:]) + entropy, -torch.inf)
+
+
+def draw_index(logits: Tensor, dim: int) -> Tensor:
+    """Numbers drawn along a dimension in proportion to exp(logits), int64 without that dimension."""
+    noise = torch.rand_like(logits, dtype=torch.float64)  # the largest sum with Gumbel noise
+    return (logits.detach() - (-noise.log()).log()).argmax(dim)
 
 
 def log_probabilities(probabilities: Tensor) -> Tensor:

@@ -64,6 +64,13 @@ class GaussianChain:
         """The distribution of a path that is proportional to its weight; its draws are of a given type."""
         return GaussianPath(self, dtype)
 
+    def draw(self) -> Tensor:
+        """A path drawn in proportion to its weight, float64 [..., T, D]."""
+        with torch.no_grad():
+            shape = (*self.batch_shape, *self.linear.shape[-2:])
+            noise = torch.randn(shape, dtype=self.linear.dtype, device=self.linear.device)
+            return self.mean_path + self.solve(noise)
+
     def log_density(self, path: Tensor) -> Tensor:
         """The log-density of paths [..., T, D] under the distribution proportional to the weights: [...]."""
         return self.log_densities(path).sum(-1)

@@ -205,3 +205,23 @@ def test_single_precision_is_summed_in_double():
     single = Chain(*(table.float() for table in tables("shared"))).log_evidence()
     assert single.dtype == torch.float32
     assert_close(single.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([3, 2])])
+def test_drawn_paths(lengths):
+    """Frequencies of paths against their weights, by all paths."""
+    logs = [
+        torch.randn(*shape, generator=torch.Generator().manual_seed(0)) for shape in ((2,), (2, 2), (2, 3, 2))
+    ]
+    chain, draws = Chain(*logs, lengths), 4000
+    many = Chain(logs[0], logs[1], logs[2].expand(draws, 2, 3, 2), lengths)
+    paths = torch.cartesian_prod(*[torch.arange(2)] * 3)
+    steps = [3, 3] if lengths is None else lengths.tolist()
+    weights = chain_weights = torch.stack([chain.log_weight(path.expand(2, 3)) for path in paths], -1)
+    for row, count in enumerate(steps):
+        kept = paths[:, count:].sum(-1) == 0  # one path for each of those that count
+        torch.testing.assert_close(chain_weights[row, kept].logsumexp(-1), chain.log_evidence()[row])
+        exact = weights[row, kept].softmax(-1)
+        drawn = many.draw()[:, row, :count] @ (2 ** torch.arange(count - 1, -1, -1))
+        found = torch.bincount(drawn, minlength=2**count) / draws
+        assert ((found - exact).abs() < 4.5 * (exact * (1 - exact) / draws).sqrt()).all()

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, Transform
 
-from pyro_fmvae.distributions.chain import Chain, log_probabilities
+from pyro_fmvae.distributions.chain import Chain, draw_index, log_probabilities
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
@@ -257,7 +257,11 @@ def held(fn: Distribution | Transform, around: frozenset[int] = frozenset()) -> 
 
 
 def log_density(
-    fn: Distribution, value: Tensor, evaluate: Evaluate, reused: ReusedExpectations | None = None
+    fn: Distribution,
+    value: Tensor,
+    evaluate: Evaluate,
+    reused: ReusedExpectations | None = None,
+    drawn: bool = False,
 ) -> Tensor:
     """``fn.log_prob(value)``, a :class:`Lazy` where value or arguments are not there, else numbers.
 
@@ -267,26 +271,27 @@ def log_density(
             before it sums over its components, as over an assignment at its optimal probabilities, and so do
             chains before they sum or integrate over their states.
         reused: expectations that stay the same between several evaluations.
+        drawn: draw the components and the states, from their distribution under these tables, in place of
+            summing over them: the result is the log-density of value and draws together.
     """
     value = as_number(value)
     if not (is_lazy(value) or has_lazy_arguments(fn)):
         return fn.log_prob(value)
     if isinstance(fn, Independent):
-        base = log_density(fn.base_dist, value, evaluate, reused)
+        base = log_density(fn.base_dist, value, evaluate, reused, drawn)
         last = fn.reinterpreted_batch_ndims
         return base.flatten(base.dim() - last).sum(-1) if last else base
     if isinstance(fn, ExpandedDistribution):
-        return log_density(fn.base_dist, value, evaluate, reused)
+        return log_density(fn.base_dist, value, evaluate, reused, drawn)
     if isinstance(fn, MaskedDistribution):
-        base = log_density(fn.base_dist, value, evaluate, reused)
+        base = log_density(fn.base_dist, value, evaluate, reused, drawn)
         mask = torch.as_tensor(fn._mask, device=base.device)
         return torch.where(mask, base, torch.zeros((), dtype=base.dtype, device=base.device))
     if isinstance(fn, MixtureSameFamily):
-        return _mixture(fn, value, evaluate, reused)
-    if isinstance(fn, HiddenMarkov):
-        return hidden_chain(fn, value, evaluate).log_evidence()
-    if isinstance(fn, LinearGaussianChain):
-        return hidden_chain(fn, value, evaluate).log_evidence().to(value.dtype)
+        return _at_drawn_components(fn, value, evaluate) if drawn else _mixture(fn, value, evaluate, reused)
+    if isinstance(fn, HiddenMarkov | LinearGaussianChain):
+        chain = hidden_chain(fn, value, evaluate)
+        return (chain.log_weight(chain.draw()) if drawn else chain.log_evidence()).to(value.dtype)
     if isinstance(fn, LinearDynamics):
         return fn.chain(*expectations(evaluate)).log_weight(value).to(value.dtype)
     if ends := sites_of(list(vars(fn.support).values())):
@@ -313,6 +318,12 @@ def _mixture(
     if points and reused.is_constant(table):
         return reused.derived(table, lambda: Likelihoods.of_table(points, table)).log_sum(weights).to(table)
     return (table + weights).logsumexp(-1)
+
+
+def _at_drawn_components(fn: MixtureSameFamily, value: Tensor, evaluate: Evaluate) -> Tensor:
+    table = log_density(fn.component_distribution, fn._pad(value), evaluate, None, True)
+    table = _numbers(table, evaluate) + _numbers(_log_weights(fn), evaluate)
+    return table.gather(-1, draw_index(table, -1).unsqueeze(-1)).squeeze(-1)
 
 
 def _categories(fn: Distribution) -> Tensor | None:

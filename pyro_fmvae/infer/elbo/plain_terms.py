@@ -278,7 +278,7 @@ class UpdateOrder:
         for one, other in self._together:
             others[one].add(other)
             others[other].add(one)
-        levels = {p: _levels(frozenset(self._within[p])) for p in known}
+        levels = {p: levels_of(frozenset(self._within[p])) for p in known}
         schedule: dict[NaturalParameter, list[int]] = {}
         for p in known:
             free = _free(p, others, schedule)
@@ -304,7 +304,7 @@ def _free(
 
 
 @lru_cache(maxsize=64)  # a program has the same ones in each step
-def _levels(pairs: Set[tuple[int, int]]) -> Mapping[int, int]:
+def levels_of(pairs: Set[tuple[int, int]]) -> Mapping[int, int]:
     """Numbers of blocks, different for those in a pair; blocks that are in none are left out."""
     neighbours: dict[int, set[int]] = defaultdict(set)
     for one, other in pairs:

@@ -1,0 +1,345 @@
+"""Gibbs sampling of plain programs: every site in turn, from its complete conditional.
+
+Geman and Geman (1984), Stochastic relaxation, Gibbs distributions, and the Bayesian restoration of images;
+van Dyk and Park (2008), Partially collapsed Gibbs samplers, for components and states that are summed over in
+a density: they are drawn anew before each block and forgotten after it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pyro.poutine as poutine
+import torch
+from pyro.infer import NUTS, infer_discrete
+from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
+from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
+from torch import Tensor
+from torch.distributions import Transform, biject_to, constraints
+
+from pyro_fmvae.distributions.chain import draw_index
+from pyro_fmvae.distributions.natural_distribution import unwrap
+from pyro_fmvae.infer.elbo.enumerated import Enumerated
+from pyro_fmvae.infer.elbo.plain_terms import levels_of
+from pyro_fmvae.infer.elbo.recognition import Plan, PlannedSite
+from pyro_fmvae.infer.elbo.shorthand import has_shorthand
+from pyro_fmvae.infer.elbo.structure import Site, is_discrete, is_latent, sample_sites, total, unmasked
+from pyro_fmvae.infer.elbo.trial_runs import NotByPointError, check_discrete
+from pyro_fmvae.infer.exact.conditionals import (
+    LEAF,
+    AtValues,
+    Block,
+    LogJoint,
+    find_blocks,
+)
+
+
+class GibbsKernel(MCMCKernel):
+    """The kernel whose sweeps :class:`~pyro_fmvae.ConjugateGibbs` records, which says what it does.
+
+    Args:
+        model, fallback, init_strategy: as there.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        fallback: Callable[[Callable[..., Any]], MCMCKernel] = NUTS,
+        *,
+        init_strategy: Callable[..., Any] = init_to_uniform,
+    ) -> None:
+        if not callable(model):
+            raise ValueError(f"model: expected a function, got {type(model).__name__}; do not call it")
+        self.model, self.fallback, self._init = model, fallback, init_strategy
+        self._given: dict[str, Tensor] = {}
+        self._values: dict[str, Tensor] = {}
+        self._program: tuple[Any, Any] | None = None
+        self._inner: Any = None
+        self.transforms: dict[str, Transform] | None = None
+
+    # What becomes of each site
+
+    def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
+        """Find the conditional of each site, and first values; arguments as for the model."""
+        with torch.no_grad(), poutine.block():
+            start = InitMessenger(self._first)(self.model)
+            sites = sample_sites(poutine.trace(start).get_trace(*args, **kwargs))
+        _check(sites)
+        values = {name: site["value"].detach() for name, site in sites.items() if is_latent(site)}
+        for name, value in self._given.items():
+            if name not in values:
+                raise ValueError(
+                    f"initial_params: the model has no latent site '{name}'; it has {list(values)}"
+                )
+            discrete = is_discrete(sites[name])
+            values[name] = value if discrete else biject_to(sites[name]["fn"].support)(value)
+        if self._program is None or not _are_same((args, kwargs), self._program):
+            self._program = args, kwargs
+            self._find(sites, values)
+        self.transforms = {name: _Cast(values[name].dtype) for name in self._discrete}
+        self._values = values
+        if self._rest:
+            self._inner = self.fallback(self._model_of_rest)
+            with torch.enable_grad():
+                self._inner.setup(warmup_steps, *args, **kwargs)
+            first = {
+                name: value for name, value in self._inner.initial_params.items() if name not in self._given
+            }
+            values |= self._constrained(first)
+
+    def _first(self, site: Site) -> Tensor:
+        return site["fn"].sample() if is_discrete(site) else self._init(site)
+
+    def _find(self, sites: dict[str, Site], values: dict[str, Tensor]) -> None:
+        assert self._program is not None
+        args, kwargs = self._program
+        self._sites, self._joint = sites, LogJoint(self.model, args, kwargs)
+        self._discrete = [name for name, site in sites.items() if is_discrete(site)]
+        self._one_by_one = ""
+        if any(isinstance(site["scale"], Tensor) or site["scale"] != 1 for site in sites.values()):
+            self._one_by_one = "under poutine.scale"
+        elif self._discrete:
+            try:
+                check_discrete(self.model, args, kwargs, sites)
+            except NotByPointError as error:
+                self._one_by_one = str(error).partition("; ")[0].partition(": ")[2]
+        plates = (-f.dim for site in sites.values() for f in site["cond_indep_stack"] if f.vectorized)
+        self._first_dim = -1 - max(plates, default=0)
+        blocks, reasons = find_blocks(self.model, args, kwargs, self._joint, values)
+        self._groups = _groups(blocks)
+        self._leaves = [name for name, reason in reasons.items() if reason == LEAF]
+        self._rest = {name: reason for name, reason in reasons.items() if reason != LEAF}
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """How each site is drawn, and why, as a table to print; arguments as for the model."""
+        self.setup(0, *args, **kwargs)
+        return Plan([self._planned(name, site) for name, site in self._sites.items()])
+
+    def _planned(self, name: str, site: Site) -> PlannedSite:
+        if site["is_observed"]:
+            return PlannedSite(name, "", "observed", "")
+        if name in self._discrete:
+            others = [f"'{other}'" for other in self._discrete if other != name]
+            why = f"one by one: {self._one_by_one}" if self._one_by_one else ""
+            if others and not why:
+                why = f"jointly with {', '.join(others)}"
+            return PlannedSite(name, type(unwrap(site["fn"])).__name__, "Gibbs", why)
+        if name in self._leaves:
+            return PlannedSite(name, type(unwrap(site["fn"])).__name__, "Gibbs", "nothing depends on it")
+        if name in self._rest:
+            return PlannedSite(name, type(self._inner).__name__, "fallback", self._rest[name])
+        group, block = next((g, b) for g in self._groups for b in g if name in b.shapes)
+        others = [f"'{other}'" for other in block.shapes if other != name]
+        notes = [f"jointly with {', '.join(others)}"] if others else []
+        others = [f"'{other}'" for each in group if each is not block for other in each.shapes]
+        notes += [f"at once with {', '.join(others)}"] if others else []
+        if block.coupled:
+            notes.append(f"its numbers in {1 + max(levels_of(frozenset(block.coupled)).values())} turns")
+        return PlannedSite(name, block.kind.__name__.removeprefix("Natural"), "Gibbs", "; ".join(notes))
+
+    # What Pyro's MCMC asks of a kernel
+
+    @property
+    def initial_params(self) -> dict[str, Tensor]:
+        """First values, by the name of a site; those that are set are unconstrained, as Pyro's are."""
+        return self._values
+
+    @initial_params.setter
+    def initial_params(self, params: Mapping[str, Tensor]) -> None:
+        self._given = dict(params)
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Return those of the fallback."""
+        return {} if self._inner is None else self._inner.diagnostics()
+
+    def logging(self) -> Any:
+        """Return that of the fallback."""
+        return None if self._inner is None else self._inner.logging()
+
+    def cleanup(self) -> None:
+        """Clean up the fallback."""
+        if self._inner is not None:
+            self._inner.cleanup()
+
+    # A sweep
+
+    def sample(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One sweep: a draw of every site given all others, from values by name to the next ones."""
+        with torch.no_grad(), poutine.block():
+            values = self.sweep(dict(params))
+            if self._rest:
+                self._move_rest(values)
+        for name, value in values.items():
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                raise ValueError(
+                    f"site '{name}': its draw is not finite; give the sites before it proper priors"
+                )
+        return values
+
+    def sweep(self, values: dict[str, Tensor], proper: list[Tensor] | None = None) -> dict[str, Tensor]:
+        """Draw all sites but those of the fallback.
+
+        Args:
+            values: of all latent sites, by name.
+            proper: gets for each conditional whether it is a distribution, in place of an error.
+        """
+        if self._discrete:
+            values |= self._draw_one_by_one(values) if self._one_by_one else self._draw_discrete(values)
+        for group in self._groups:
+            if len(group) == 1 and group[0].coupled:
+                self._draw_in_turns(group[0], values, proper)
+                continue
+            for block, natural in zip(group, self._joint.naturals(group, values), strict=True):
+                values |= block.apart(_draw(block, natural, values, proper))
+        for name in self._leaves:
+            fn = self._joint.sites(values)[name]["fn"]
+            values[name] = fn.sample()
+        return values
+
+    def _draw_in_turns(self, block: Block, values: dict[str, Tensor], proper: list[Tensor] | None) -> None:
+        """Draw the numbers of a site that depend on each other, those that do not together."""
+        levels = levels_of(frozenset(block.coupled))
+        for turn in range(1 + max(levels.values())):
+            (natural,) = self._joint.naturals([block], values)
+            old, new = block.together(values), _draw(block, natural, values, proper)
+            batch = natural.shape[:-1]
+            moves = [levels.get(number, 0) == turn for number in range(batch.numel())]
+            mask = torch.tensor(moves, device=old.device).view(*batch, *[1] * (old.dim() - len(batch)))
+            values |= block.apart(torch.where(mask, new, old))
+
+    def _draw_discrete(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """All discrete sites together, by Pyro's enumeration and backward sampling."""
+        args, kwargs = self._program or ((), {})
+        known = {name: value for name, value in values.items() if name not in self._discrete}
+        model = infer_discrete(
+            Enumerated()(AtValues(known)(self.model)),
+            first_available_dim=self._first_dim,
+            strict_enumeration_warning=False,
+        )
+        drawn = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
+        return {name: drawn[name]["value"].reshape(values[name].shape) for name in self._discrete}
+
+    def _draw_one_by_one(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Each number of each discrete site given all others."""
+        found = dict(values)
+        for name in self._discrete:
+            events = self._sites[name]["fn"].event_dim
+            support = self._sites[name]["fn"].enumerate_support(expand=False)
+            shape = values[name].shape
+            batch, event = shape[: len(shape) - events], shape[len(shape) - events :]
+            support = support.reshape(len(support), *event).to(values[name].dtype)
+            for here in torch.eye(batch.numel(), dtype=torch.bool, device=support.device):
+                here = here.view(*batch, *[1] * len(event))
+                candidates = [torch.where(here, each, found[name]) for each in support]
+                densities = [self._log_density({**found, name: each}) for each in candidates]
+                chosen = draw_index(torch.stack(densities), 0).view(1)
+                found[name] = torch.stack(candidates).index_select(0, chosen).squeeze(0)
+        return {name: found[name] for name in self._discrete}
+
+    def _log_density(self, values: dict[str, Tensor]) -> Tensor:
+        sites = self._joint.sites(values).values()
+        return sum(total(s["fn"].log_prob(unmasked(s)), s).double() for s in sites)  # type: ignore[return-value]
+
+    # Sites without a conditional of a family
+
+    def _model_of_rest(self, *args: Any, **kwargs: Any) -> Any:
+        known = {name: value for name, value in self._values.items() if name not in self._rest}
+        return poutine.condition(self.model, data=known)(*args, **kwargs)
+
+    def _constrained(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: self._inner.transforms[name].inv(value).detach() for name, value in params.items()}
+
+    def _move_rest(self, values: dict[str, Tensor]) -> None:
+        """One step of the fallback, at the values of all other sites."""
+        self._values = values
+        params = {name: self._inner.transforms[name](values[name]) for name in self._rest}
+        with torch.enable_grad():
+            if hasattr(self._inner, "clear_cache"):  # what it knows is at other values
+                self._inner.clear_cache()
+            else:
+                self._inner._energy_last = self._inner.potential_fn(params)
+            values |= self._constrained(self._inner.sample(params))
+
+
+def _draw(block: Block, natural: Tensor, values: Mapping[str, Tensor], proper: list[Tensor] | None) -> Tensor:
+    """A draw from a conditional, inside its support also where rounding to the site's dtype would leave it.
+
+    Raises:
+        ValueError: λ* is of no distribution.
+    """
+    names, is_proper = "', '".join(block.shapes), block.kind.family.in_domain(natural).all()
+    if proper is not None:
+        proper.append(is_proper)
+    elif not bool(is_proper):
+        raise ValueError(
+            f"site '{names}': its conditional is no proper {block.kind.__name__.removeprefix('Natural')} "
+            "given the other sites; give it a proper prior, or look for values that are not finite"
+        )
+    q: Any = block.kind(natural, torch.float64, validate_args=False)
+    value = q.sample().to(values[block.names[0]].dtype)
+    finfo = torch.finfo(value.dtype)
+    support = block.kind.family.distribution.support
+    if (
+        support is constraints.positive
+        or support is constraints.nonnegative
+        or support is constraints.simplex
+    ):
+        value = value.clamp(min=finfo.tiny)
+    elif support is constraints.unit_interval:
+        value = value.clamp(min=finfo.tiny, max=1 - finfo.eps / 2)
+    return value
+
+
+def _groups(blocks: Iterable[Block]) -> list[list[Block]]:
+    """Blocks in groups that are drawn together, as no site depends on two of them."""
+    groups: list[list[Block]] = []
+    for block in blocks:
+        for group in groups:
+            if not block.coupled and not any(each.coupled or each.users & block.users for each in group):
+                group.append(block)
+                break
+        else:
+            groups.append([block])
+    return groups
+
+
+def _check(sites: Mapping[str, Site]) -> None:
+    """Refuse what no sweep can draw."""
+    for name, site in sites.items():
+        for frame in site["cond_indep_stack"]:
+            if frame.full_size not in (None, frame.size):
+                raise ValueError(
+                    f"site '{name}': plate '{frame.name}' is subsampled; a posterior's draws need all data, "
+                    "so leave subsample_size= and subsample= out"
+                )
+        if has_shorthand([site]):
+            raise ValueError(
+                f"site '{name}': expected Pyro's own distributions, got {type(unwrap(site['fn'])).__name__}; "
+                "write its density with a Categorical and a Normal, say"
+            )
+        if is_discrete(site) and not site["fn"].has_enumerate_support:
+            raise ValueError(
+                f"site '{name}': {type(unwrap(site['fn'])).__name__} has no finite number of values to draw "
+                "from; write the density of what depends on it with the site summed out"
+            )
+
+
+def _are_same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    return (
+        len(one[0]) == len(other[0])
+        and one[1].keys() == other[1].keys()
+        and all(
+            a is b for a, b in zip((*one[0], *one[1].values()), (*other[0], *other[1].values()), strict=True)
+        )
+    )
+
+
+class _Cast(Transform):
+    """Numbers of a site as Pyro's MCMC keeps them, and (:meth:`inv`) in the site's own dtype."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def inv(self, value: Tensor) -> Tensor:  # type: ignore[override]
+        """The numbers in the site's dtype."""
+        return value.to(self._dtype)

@@ -1,0 +1,464 @@
+"""Gibbs sampling: draws of the joint distribution stay such draws, and posteriors are those of NUTS."""
+
+from functools import partial
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
+import torch
+from pyro.infer import HMC, MCMC, NUTS
+
+from pyro_fmvae import ConjugateGibbs
+from pyro_fmvae.distributions import (
+    Assignment,
+    HiddenMarkov,
+    LinearDynamics,
+    LinearGaussianChain,
+    RateWishart,
+)
+from pyro_fmvae.infer.elbo.structure import sample_sites
+
+# Programs: each takes its observations by name.
+
+
+def hierarchy(data):
+    mu = pyro.sample("mu", dist.Normal(1.0, 2.0))
+    tau = pyro.sample("tau", dist.Gamma(3.0, 2.0))
+    variance = pyro.sample("variance", dist.InverseGamma(4.0, 3.0))
+    with pyro.plate("groups", 3, dim=-2):
+        theta = pyro.sample("theta", dist.Normal(mu, tau.rsqrt()))
+        with pyro.plate("points", 2, dim=-1):
+            pyro.sample("y", dist.Normal(theta, variance.sqrt()), obs=data.get("y"))
+
+
+def regression(data):
+    x = torch.linspace(-1.0, 1.0, 15).view(5, 3).sin()
+    with pyro.plate("columns", 3):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    intercept = pyro.sample("intercept", dist.Normal(0.0, 2.0))
+    precision = pyro.sample("precision", dist.Gamma(3.0, 2.0))
+    with pyro.plate("rows", 5):
+        pyro.sample("y", dist.Normal(x @ w + intercept, precision.rsqrt()), obs=data.get("y"))
+
+
+def scaled_rates(data):
+    with pyro.plate("rates", 3):
+        rate = pyro.sample("rate", dist.Gamma(2.0, 1.0))
+    factor = pyro.sample("factor", dist.Gamma(3.0, 1.5))
+    p = pyro.sample("p", dist.Beta(2.0, 3.0))
+    with pyro.plate("rows", 4, dim=-2), pyro.plate("columns", 3, dim=-1):
+        pyro.sample("y", dist.Poisson(rate * factor), obs=data.get("y"))
+        pyro.sample("b", dist.Bernoulli(p), obs=data.get("b"))
+
+
+def covariance(data):
+    mean = pyro.sample("mean", dist.MultivariateNormal(torch.zeros(2), torch.eye(2)))
+    matrix = pyro.sample("matrix", RateWishart(torch.tensor(3.0), torch.eye(2)))
+    with pyro.plate("rows", 4):
+        pyro.sample("y", dist.MultivariateNormal(mean, precision_matrix=matrix), obs=data.get("y"))
+
+
+def mixture(data):
+    weights = pyro.sample("weights", dist.Dirichlet(torch.tensor([1.0, 2.0, 1.5])))
+    with pyro.plate("components", 3):
+        loc = pyro.sample("loc", dist.Normal(0.0, 3.0))
+        precision = pyro.sample("precision", dist.Gamma(3.0, 2.0))
+    with pyro.plate("rows", 4):
+        z = pyro.sample("z", dist.Categorical(weights))
+        pyro.sample("y", dist.Normal(loc[z], precision[z].rsqrt()), obs=data.get("y"))
+
+
+def summed_mixture(data):
+    weights = pyro.sample("weights", dist.Dirichlet(torch.tensor([1.0, 2.0])))
+    with pyro.plate("components", 2):
+        loc = pyro.sample("loc", dist.Normal(0.0, 3.0))
+    with pyro.plate("rows", 4):
+        components = dist.Normal(loc, 1.0)
+        pyro.sample("y", dist.MixtureSameFamily(dist.Categorical(weights), components), obs=data.get("y"))
+
+
+def admixture(data):
+    with pyro.plate("topics", 2):
+        words = pyro.sample("words", dist.Dirichlet(torch.ones(3)))
+    with pyro.plate("documents", 2, dim=-1):
+        shares = pyro.sample("shares", dist.Dirichlet(torch.ones(2)))
+        with pyro.plate("tokens", 3, dim=-2):
+            topic = pyro.sample("topic", dist.Categorical(shares))
+            pyro.sample("word", dist.Categorical(words[topic]), obs=data.get("word"))
+
+
+def markov(data):
+    rows = pyro.sample("rows", dist.Dirichlet(torch.tensor([[2.0, 1.0], [1.0, 3.0]])).to_event(1))
+    p = pyro.sample("p", dist.Beta(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 1.0])).to_event(1))
+    z = 0
+    for t in pyro.markov(range(4)):
+        z = pyro.sample(f"z_{t}", dist.Categorical(rows[z]))
+        pyro.sample(f"y_{t}", dist.Bernoulli(p[z]), obs=data.get(f"y_{t}"))
+
+
+def hidden_markov(data):
+    start = pyro.sample("start", dist.Dirichlet(torch.ones(2)))
+    with pyro.plate("states", 2):
+        rows = pyro.sample("rows", dist.Dirichlet(torch.ones(2)))
+        loc = pyro.sample("loc", dist.Normal(0.0, 2.0))
+    lengths = torch.tensor([4, 3])
+    with pyro.plate("sequences", 2):
+        fn = HiddenMarkov(start, rows, dist.Normal(loc, 1.0), 4, lengths)
+        pyro.sample("y", fn, obs=data.get("y"))
+
+
+def linear_chain(data):
+    matrix = pyro.sample("matrix", dist.Normal(torch.zeros(1, 1), 0.5).to_event(2))
+    precision = pyro.sample("precision", dist.Gamma(4.0, 3.0))
+    first, noise = dist.MultivariateNormal(torch.zeros(1), torch.eye(1)), dist.Normal(torch.zeros(1), 1.0)
+    dynamics = LinearDynamics(first, matrix, noise.to_event(1), 3)
+    observed = dist.Normal(torch.zeros(1), precision.rsqrt()).to_event(1)
+    pyro.sample("y", LinearGaussianChain(dynamics, torch.eye(1), observed), obs=data.get("y"))
+
+
+def walk(data):
+    precision = pyro.sample("precision", dist.Gamma(3.0, 2.0))
+    x = torch.tensor(0.0)
+    for t in pyro.markov(range(3)):
+        x = pyro.sample(f"x_{t}", dist.Normal(x, precision.rsqrt()))
+        pyro.sample(f"y_{t}", dist.Normal(x, 1.0), obs=data.get(f"y_{t}"))
+
+
+def missing(data):
+    loc = pyro.sample("loc", dist.Normal(0.0, 2.0))
+    precision = pyro.sample("precision", dist.Gamma(3.0, 2.0))
+    if data:
+        there, y = torch.tensor([True, True, False]), torch.nn.functional.pad(data["y"], (0, 1))
+        with pyro.plate("rows", 3):
+            pyro.sample("y", dist.Normal(loc, precision.rsqrt()), obs=y, obs_mask=there)
+    else:
+        pyro.sample("y", dist.Normal(loc, precision.rsqrt()).expand([2]).to_event(1))
+        pyro.sample("y_unobserved", dist.Normal(loc, precision.rsqrt()).expand([3]).to_event(1))
+
+
+def indicators(data):
+    x = torch.linspace(-1.0, 1.0, 15).view(5, 3).sin()
+    share = pyro.sample("share", dist.Beta(2.0, 2.0))
+    with pyro.plate("columns", 3):
+        is_in = pyro.sample("is_in", dist.Bernoulli(share))
+        w = pyro.sample("w", dist.Normal(0.0, 1.5))
+    with pyro.plate("rows", 5):
+        pyro.sample("y", dist.Normal(x @ (is_in * w), 0.5), obs=data.get("y"))
+
+
+def with_fallback(data):
+    loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+    scale = pyro.sample("scale", dist.LogNormal(0.0, 0.5))
+    pyro.sample("leaf", dist.StudentT(10.0, loc, 1.0))
+    with pyro.plate("rows", 4):
+        pyro.sample("y", dist.Normal(loc, scale), obs=data.get("y"))
+
+
+PROGRAMS = {
+    program.__name__: program
+    for program in (
+        *(hierarchy, regression, scaled_rates, covariance, mixture, summed_mixture, admixture),
+        *(markov, hidden_markov, linear_chain, walk, missing, indicators),
+    )
+}
+
+
+def prior_draw(model):
+    """Values of all latent sites and observations by name, drawn from the joint distribution."""
+    with torch.no_grad():
+        sites = sample_sites(poutine.trace(model).get_trace({}))
+    return {name: site["value"] for name, site in sites.items()}
+
+
+def features(values, data):
+    """Numbers that a wrong joint distribution moves: of each site, of the data, and of both together."""
+    result, observed = [], torch.cat([x.double().flatten() for x in data.values()])
+    both = observed.clamp(-5, 5).mean()
+    for value in values.values():
+        x = value.double().flatten().clamp(-5, 5)
+        result += [x.mean(), x.square().mean(), (x > 1).double().mean(), x.mean() * both, x[0] * x[-1]]
+    return torch.stack(result)
+
+
+def stays_in_the_joint_distribution(model, count, **options):
+    """Largest z of the change of features by two sweeps that begin at draws of the joint distribution.
+
+    Geweke (2004), Getting it right: joint distribution tests of posterior simulators. Every pair of values
+    and data is drawn anew, so that changes are independent. The data are changed in place.
+    """
+    pyro.set_rng_seed(0)
+    first = prior_draw(model)
+    data = {name: torch.zeros_like(first[name]) for name in observed_names(model)}
+    kernel = ConjugateGibbs(model, **options)
+    kernel.setup(0, data)
+    latent = list(kernel.initial_params)
+    changes = []
+    for _ in range(count):
+        drawn = prior_draw(model)
+        for name, value in data.items():
+            value.copy_(drawn[name])
+        values = {name: drawn.get(name, kernel.initial_params[name]) for name in latent}
+        after = kernel.sample(kernel.sample(values))
+        in_both = [name for name in latent if name in drawn]
+        changed, before = ({name: each[name] for name in in_both} for each in (after, values))
+        changes.append(features(changed, data) - features(before, data))
+    changes = torch.stack(changes)
+    spread = changes.std(0)
+    assert bool((spread > 0).any())  # it moves
+    return (changes.mean(0).abs() / (spread / count**0.5).clamp(min=1e-12)).max().item()
+
+
+def observed_names(model):
+    return [
+        name
+        for name in prior_draw(model)
+        if name in ("y", "b", "word") or (name[2:].isdigit() and name[0] == "y")
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_joint_distribution(name, dtype):
+    torch.set_default_dtype(dtype)
+    assert stays_in_the_joint_distribution(PROGRAMS[name], 200) < 4.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_joint_distribution_with_many_draws(name):
+    assert stays_in_the_joint_distribution(PROGRAMS[name], 5000) < 4.5
+
+
+def test_joint_distribution_with_a_fallback():
+    fallback = partial(HMC, step_size=0.3, num_steps=4, adapt_step_size=False)
+    assert stays_in_the_joint_distribution(with_fallback, 100, fallback=fallback) < 4.5
+
+
+@pytest.mark.parametrize("model", [regression, hierarchy])
+def test_joint_distribution_by_turns(model, monkeypatch):
+    """Gaussian blocks that are too large: one site at a time, coupled numbers by turns."""
+    monkeypatch.setattr("pyro_fmvae.infer.exact.conditionals._MOST_TOGETHER", 0)
+    assert stays_in_the_joint_distribution(model, 200) < 4.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_ranks_are_uniform(name):
+    """Simulation-based calibration: Talts et al. (2018), algorithm 1, ranks among thinned draws."""
+    model, count, draws = PROGRAMS[name], 200, 19
+    pyro.set_rng_seed(1)
+    first = prior_draw(model)
+    data = {name: torch.zeros_like(first[name]) for name in observed_names(model)}
+    kernel = ConjugateGibbs(model)
+    kernel.setup(0, data)
+    ranks = []
+    for _ in range(count):
+        drawn = prior_draw(model)
+        for name, value in data.items():
+            value.copy_(drawn[name])
+        values, below = {name: drawn[name] for name in kernel.initial_params}, 0
+        own = features(values, data)
+        for _ in range(draws):
+            for _ in range(10):
+                values = kernel.sample(values)
+            other = features(values, data)
+            below = below + (other < own).double() + 0.5 * (other == own).double()
+        ranks.append(below)
+    ranks = torch.stack(ranks) / draws
+    for moment, (mean, variance) in {1: (1 / 2, 1 / 12), 2: (1 / 3, 4 / 45)}.items():
+        z = (ranks.pow(moment).mean(0) - mean) / (variance / count) ** 0.5
+        moved = ranks.std(0) > 0.2  # not features that are nearly constant
+        assert z[moved].abs().max() < 4.5 + 0.7 * (moment == 2)
+
+
+def groups_of(values):
+    pyro.set_rng_seed(1)
+    return 2 + torch.randn(6, 1) + 0.7 * torch.randn(6, values)
+
+
+def group_means(y):
+    mu = pyro.sample("mu", dist.Normal(0.0, 10.0))
+    tau = pyro.sample("tau", dist.Gamma(2.0, 1.0))
+    precision = pyro.sample("precision", dist.Gamma(1.0, 1.0))
+    with pyro.plate("groups", len(y), dim=-2):
+        theta = pyro.sample("theta", dist.Normal(mu, tau.rsqrt()))
+        with pyro.plate("points", y.shape[-1], dim=-1):
+            pyro.sample("y", dist.Normal(theta, precision.rsqrt()), obs=y)
+
+
+def test_posterior_of_nuts():
+    y = groups_of(5)
+    gibbs = MCMC(ConjugateGibbs(group_means), num_samples=2000, warmup_steps=100, disable_progbar=True)
+    gibbs.run(y)
+    nuts = MCMC(NUTS(group_means), num_samples=150, warmup_steps=100, disable_progbar=True)
+    nuts.run(y)
+    ours, theirs, known = gibbs.get_samples(), nuts.get_samples(), nuts.diagnostics()
+    assert {name: draws.shape[1:] for name, draws in ours.items()} == {
+        name: draws.shape[1:] for name, draws in theirs.items()
+    }
+    assert all(draws.dtype == theirs[name].dtype for name, draws in ours.items())
+    for name, draws in theirs.items():
+        error = draws.std(0) * (1 / known[name]["n_eff"].clamp(30.0) + 1 / 700) ** 0.5
+        assert ((ours[name].mean(0) - draws.mean(0)).abs() < 4.5 * error).all()
+        assert ((ours[name].std(0) / draws.std(0) - 1).abs() < 0.35).all()
+    assert max(own["r_hat"].max() for own in gibbs.diagnostics().values()) < 1.05
+
+
+def test_chains_together():
+    y = groups_of(5)
+    kernel = ConjugateGibbs(group_means)
+    draws = kernel.draw(y, num_samples=500, warmup_steps=100, num_chains=3)
+    assert {name: values.shape for name, values in draws.items()} == {
+        "mu": (3, 500),
+        "tau": (3, 500),
+        "precision": (3, 500),
+        "theta": (3, 500, 6, 1),
+    }
+    one = kernel.draw(y, num_samples=1500, warmup_steps=100, num_chains=1)
+    for name, values in draws.items():
+        means = values.mean(1)
+        assert means.unique(dim=0).shape[0] == 3  # random numbers of their own
+        assert ((means - one[name].mean(1)).abs() < 0.35 * one[name].std(1)).all()
+
+
+def test_eager_draws_are_recorded_ones():
+    y = groups_of(4)
+    runs = []
+    for eager in (False, True):
+        kernel = ConjugateGibbs(group_means, eager=eager)
+        pyro.set_rng_seed(3)
+        kernel.setup(0, y)
+        pyro.set_rng_seed(3)
+        values = {name: torch.ones_like(value) for name, value in kernel.initial_params.items()}
+        runs.append(kernel.sample(kernel.sample(values)))
+    for name, value in runs[0].items():
+        torch.testing.assert_close(value, runs[1][name], rtol=1e-9, atol=1e-9)
+
+
+# Discrete sites: frequencies of draws against sums over all values.
+
+
+def chain_of_states(y):
+    rows, p = torch.tensor([[0.8, 0.2], [0.3, 0.7]]), torch.tensor([0.1, 0.6])
+    z = torch.tensor(0)
+    for t in pyro.markov(range(len(y))):
+        z = pyro.sample(f"z_{t}", dist.Categorical(rows[z]))
+        pyro.sample(f"y_{t}", dist.Bernoulli(p[z]), obs=y[t])
+
+
+def coins_in_a_sum(y):
+    with pyro.plate("coins", 3):
+        z = pyro.sample("z", dist.Bernoulli(torch.tensor([0.3, 0.5, 0.7])))
+    pyro.sample("y", dist.Normal((z * torch.tensor([1.0, 2.0, -1.0])).sum(), 1.0), obs=y)
+
+
+def of_all_values(model, y, shapes):
+    """Exact probabilities of all values of the discrete sites together."""
+    names, sizes = list(shapes), [shape.numel() for shape in shapes.values()]
+    values = torch.cartesian_prod(*[torch.arange(2.0)] * sum(sizes))
+    logs = []
+    for row in values:
+        parts = zip(shapes.items(), row.split(sizes), strict=True)
+        own = {name: part.view(shape) for (name, shape), part in parts}
+        own = {name: value.long() if names != ["z"] else value for name, value in own.items()}
+        logs.append(poutine.trace(poutine.condition(model, own)).get_trace(y).log_prob_sum())
+    return torch.stack(logs).softmax(0)
+
+
+@pytest.mark.parametrize("model", [chain_of_states, coins_in_a_sum])
+def test_discrete_sites(model):
+    y = torch.tensor([1.0, 0.0, 1.0, 1.0]) if model is chain_of_states else torch.tensor(1.2)
+    kernel, draws = ConjugateGibbs(model), 2000
+    kernel.setup(0, y)
+    shapes = {name: value.shape for name, value in kernel.initial_params.items()}
+    exact, numbers, values = of_all_values(model, y, shapes), [], kernel.initial_params
+    for _ in range(draws):
+        values = kernel.sample(values)
+        bits = torch.cat([value.flatten() for value in values.values()]).long().tolist()
+        numbers.append(int("".join(map(str, bits)), 2))
+    found = torch.bincount(torch.tensor(numbers), minlength=len(exact)) / draws
+    spread = (exact * (1 - exact) / draws).sqrt()
+    assert ((found - exact).abs() < (4 if model is chain_of_states else 9) * spread + 1e-3).all()
+
+
+def test_plan():
+    def model(y):
+        mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
+        tau, alpha = pyro.sample("tau", dist.Gamma(1.0, 1.0)), pyro.sample("alpha", dist.Gamma(2.0, 1.0))
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 1.0))
+        pyro.sample("leaf", dist.StudentT(4.0, mu, 1.0))
+        with pyro.plate("rows", len(y)):
+            theta = pyro.sample("theta", dist.Normal(mu, tau.rsqrt()))
+            z = pyro.sample("z", dist.Bernoulli(0.5))
+            pyro.sample("y", dist.Normal(theta + z, scale), obs=y)
+            pyro.sample("n", dist.Poisson(alpha), obs=torch.ones(len(y)))
+
+    plan = ConjugateGibbs(model).plan(torch.zeros(3))
+    assert [(row.site, row.posterior, row.treatment) for row in plan] == [
+        ("mu", "NUTS", "fallback"),
+        ("tau", "Gamma", "Gibbs"),
+        ("alpha", "Gamma", "Gibbs"),
+        ("scale", "NUTS", "fallback"),
+        ("leaf", "StudentT", "Gibbs"),
+        ("theta", "Normal", "Gibbs"),
+        ("z", "Bernoulli", "Gibbs"),
+        ("y", "", "observed"),
+        ("n", "", "observed"),
+    ]
+    assert plan["alpha"].why == "at once with 'tau'"
+    assert plan["scale"].why.startswith("no closed form as scale of Normal at 'y'")
+    hierarchy_plan = ConjugateGibbs(group_means).plan(groups_of(3))
+    assert hierarchy_plan["theta"].why == "jointly with 'mu'"
+    one_by_one = ConjugateGibbs(coins_in_a_sum).plan(torch.tensor(0.0))["z"].why
+    assert one_by_one.startswith("one by one: 'y' depends on its values at several points together")
+
+
+def subsampled(y):
+    loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+    with pyro.plate("rows", 10, subsample_size=5) as rows:
+        pyro.sample("y", dist.Normal(loc, 1.0), obs=y[rows])
+
+
+def counts(y):
+    n = pyro.sample("n", dist.Poisson(3.0))
+    pyro.sample("y", dist.Normal(n, 1.0), obs=y[0])
+
+
+def shorthand(y):
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(2)))
+    with pyro.plate("rows", 10):
+        pyro.sample("z", Assignment(weights))
+
+
+def improper(y):
+    rate = pyro.sample("rate", dist.Gamma(1.0, 1.0))
+    pyro.factor("none", -5 * rate.log())
+    pyro.sample("y", dist.Poisson(rate), obs=y[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (subsampled, "site 'y': plate 'rows' is subsampled; a posterior's draws need all data"),
+        (counts, "site 'n': Poisson has no finite number of values to draw from"),
+        (shorthand, "site 'z': expected Pyro's own distributions, got Assignment"),
+        (improper, "site 'rate': its conditional is no proper Gamma given the other sites"),
+    ],
+)
+def test_refusals(model, message):
+    mcmc = MCMC(ConjugateGibbs(model), num_samples=2, warmup_steps=0, disable_progbar=True)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        mcmc.run(torch.ones(10))
+
+
+def test_not_a_model():
+    with pytest.raises(ValueError, match=r"^model: expected a function, got int"):
+        ConjugateGibbs(3)
+
+
+def test_unknown_first_value():
+    kernel = ConjugateGibbs(group_means)
+    kernel.initial_params = {"nu": torch.tensor(1.0)}
+    with pytest.raises(ValueError, match=r"^initial_params: the model has no latent site 'nu'"):
+        kernel.setup(0, groups_of(3))
