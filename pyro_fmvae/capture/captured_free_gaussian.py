@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_fmvae.capture.captured_svi import MOST_STEPS, Call
 from pyro_fmvae.capture.guards import Assumptions, Rehearsal
-from pyro_fmvae.capture.playback import CUDAGraph, NotRecordable, compiled, plain
+from pyro_fmvae.capture.playback import CUDAGraph, NotRecordable, compiled, plain, resident
 from pyro_fmvae.capture.recording import record
 from pyro_fmvae.infer.free_gaussian import Arguments, FreeGaussian, Step
 
@@ -79,6 +79,7 @@ class CapturedFreeGaussian(FreeGaussian):
 
         recording = record(function, inputs, [*assumptions.tensors, *rehearsal.written])
         assumptions.check(recording)
+        recording = resident(recording)
         on_device = recording.on_device()
         program = (compiled if self.compile else plain)(recording)
         if on_device:

@@ -30,6 +30,7 @@ from pyro_fmvae.capture.playback import (
     casts,
     compiled,
     plain,
+    resident,
 )
 from pyro_fmvae.capture.recorded_adam import RecordedAdam
 from pyro_fmvae.capture.recording import Recording, record, unchanged
@@ -733,6 +734,7 @@ class CapturedSVI(ConjugateSVI):
                 inside.keep(step.moved)
         spot_check = SpotCheck(recording, step.sites, rehearsal.changed, fused)
         spot_check.steps = steps
+        recording = resident(recording)
         on_device = recording.on_device()
         operations = sum(node.op == "call_function" for node in recording.graph.nodes)
         parts = recording.split(len(step.inputs), *step.groups) if step.groups else [recording]

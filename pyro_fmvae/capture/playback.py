@@ -110,8 +110,26 @@ def _split_off(recording: Recording, data: int) -> list[Recording]:
     return recording.split(len(inputs), len(results))
 
 
-def _fold(graph: Graph, state: Iterable[Tensor]) -> list[Tensor]:
-    """Compute what depends on no tensor from outside; returns it, in the order of new inputs."""
+def resident(recording: Recording) -> Recording:
+    """The program, with constants made on the host copied to the device once and for all."""
+    graph, state = recording.graph, list(recording.state)
+    last = next(node for node in reversed(graph.nodes) if node.op == "placeholder")
+    for node, value in _constants(graph, state).items():
+        if (
+            node.target is _aten._to_copy.default
+            and layouts(node)[0].device != layouts(node.all_input_nodes[0])[0].device
+        ):
+            with graph.inserting_after(last):
+                last = graph.placeholder(f"resident{len(state)}")
+            last.meta = dict(node.meta)
+            state.append(value)
+            node.replace_all_uses_with(last)
+    graph.eliminate_dead_code(has_effect)
+    return Recording(graph, tuple(state))
+
+
+def _constants(graph: Graph, state: Iterable[Tensor]) -> dict[Node, Any]:
+    """The values that depend on no tensor from outside."""
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     written, known = _written(graph), dict[Node, Any]()
     for node, tensor in zip(reversed(placeholders), reversed(list(state)), strict=False):
@@ -127,7 +145,14 @@ def _fold(graph: Graph, state: Iterable[Tensor]) -> list[Tensor]:
             value = operation(*args, **kwargs)
             if all(t.untyped_storage().nbytes() <= _MOST_BYTES for t in _tensors(value)):
                 known[node] = value
-    found, last, inputs = list[Tensor](), placeholders[-1], dict[Hashable, Node]()
+    return known
+
+
+def _fold(graph: Graph, state: Iterable[Tensor]) -> list[Tensor]:
+    """Compute what depends on no tensor from outside; returns it, in the order of new inputs."""
+    known = _constants(graph, state)
+    last = next(node for node in reversed(graph.nodes) if node.op == "placeholder")
+    found, inputs = list[Tensor](), dict[Hashable, Node]()
     for node, value in known.items():
         if node.op == "placeholder" or not isinstance(value, Tensor) or node.users.keys() <= known.keys():
             continue

@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pyro_fmvae.capture.playback import _keep_apart, _lay_out, _share_exponentials, compiled, plain
+from pyro_fmvae.capture.playback import _keep_apart, _lay_out, _share_exponentials, compiled, plain, resident
 from pyro_fmvae.capture.recording import layouts, record
 from pyro_fmvae.distributions import BernoulliObservation
 from pyro_fmvae.models import VAE
@@ -48,6 +48,18 @@ def check(replay, tolerance):
 
 def test_plain_replays_bit_by_bit():
     check(plain, {"rtol": 0, "atol": 0})
+
+
+def test_constants_made_on_the_host_are_copied_to_the_device_once():
+    def function(x):
+        return (x * torch.ones(3).to(x.device) + torch.tensor([1.0, 2.0, 3.0]).double().to(x),)
+
+    recording = record(function, [torch.empty(3, device="meta")])
+    assert any(each.device.type == "cpu" for node in recording.graph.nodes for each in layouts(node))
+    recording = resident(recording)
+    operations = [node for node in recording.graph.nodes if node.op == "call_function"]
+    assert [each.device.type for node in operations for each in layouts(node)] == ["meta"] * 2
+    assert [t.device.type for t in recording.state if t.dim()][-2:] == ["meta"] * 2
 
 
 @needs_compiler
