@@ -18,6 +18,7 @@ from pyro_fmvae.distributions import (
     ColumnComponent as ColumnComponent,
     ColumnNormalGamma as ColumnNormalGamma,
     ColumnNormalGammaFamily as ColumnNormalGammaFamily,
+    Columns as Columns,
     Component as Component,
     Concrete as Concrete,
     DIRICHLET as DIRICHLET,

@@ -31,6 +31,10 @@ RUNS = {
         ["--rows=300", "--picture=pictures/mixture-ellipses.png"],
         ["components: 4", "of the 12 rows from elsewhere"],
     ),
+    "sequences.py": (
+        ["--days=120", "--ahead=7", "--picture=pictures/sequences.png"],
+        ["states: 3", "days ahead within their intervals"],
+    ),
     "regression.py": (
         ["--picture=pictures/regression.png"],
         ["weights     NaturalMultivariateNormal  exact", "standard deviations: 0.15 (true: 0.15)"],
@@ -235,6 +239,7 @@ PICTURES = {
     "label_next.py": ["label-next.png"],
     "from_pyro.py": ["from-pyro.png"],
     "estimators.py": ["mixture-ellipses.png"],
+    "sequences.py": ["sequences.png"],
     "regression.py": ["regression.png"],
     "counts.py": ["counts.png"],
     "full_covariances.py": ["full-covariances.png"],

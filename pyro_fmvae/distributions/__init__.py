@@ -9,6 +9,7 @@ from pyro_fmvae.distributions.column_normal_gamma import (
     ColumnNormalGammaFamily,
     NaturalColumnNormalGamma,
 )
+from pyro_fmvae.distributions.columns import Columns
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, DirichletFamily, NaturalDirichlet
 from pyro_fmvae.distributions.expected_log_prob import (
     component_table,
@@ -94,6 +95,7 @@ __all__ = [
     "ColumnComponent",
     "ColumnNormalGamma",
     "ColumnNormalGammaFamily",
+    "Columns",
     "Component",
     "Concrete",
     "DirichletFamily",

@@ -6,9 +6,13 @@ import torch
 from pyro.distributions import MaskedDistribution
 from torch.distributions import Independent
 
+from pyro_fmvae.distributions.columns import Columns
+
 
 def is_masked(fn: Any) -> bool:
     """True if a distribution, or one inside of it, is masked."""
+    if isinstance(fn, Columns):
+        return any(map(is_masked, fn.parts))
     return isinstance(fn, MaskedDistribution) or (hasattr(fn, "base_dist") and is_masked(fn.base_dist))
 
 
@@ -24,3 +28,5 @@ def check_mask_of_states(emissions: Any) -> None:
                     f"one of {list(emissions.batch_shape)}; write mask(present.unsqueeze(-1))"
                 )
         fn = fn.base_dist
+    for part in fn.parts if isinstance(fn, Columns) else ():
+        check_mask_of_states(part)

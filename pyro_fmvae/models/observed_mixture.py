@@ -263,16 +263,7 @@ class ObservedMixture(TablePosterior):
     @torch.no_grad()
     def sample_latent(self, num_samples: int, codes: Tensor | None = None) -> Tensor:
         """Draw rows from the posterior predictive, [num_samples, D]; see :meth:`sample_codes`."""
-        component = self.sample_codes(num_samples, codes)[:, -1]
-        rows = torch.zeros(num_samples, self.dim, device=component.device)
-        if self.sites.numbers and num_samples:
-            rows[:, self.sites.numbers] = self.predictive(component).sample().to(rows)
-        if self.sites.counted:
-            rows[:, self.sites.counted] = self.predictive_counts(component).sample().to(rows)
-        for column, _ in self.sites.categories:
-            probs = self.probs(column_site(column))[component]
-            rows[:, column] = Categorical(probs=probs, validate_args=False).sample().to(rows)
-        return rows
+        return self.draws(self.sample_codes(num_samples, codes)[:, -1])
 
     # ------------------------------------------------------------------ hooks of a run
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Categorical
 
 from pyro_fmvae.distributions import GAMMA, NaturalDistribution
 from pyro_fmvae.distributions.category import codes_below, of_category
@@ -124,8 +125,8 @@ class TablePosterior(nn.Module):
         """KL of all parameters from their priors."""
         found = []
         for name, prior in self.natural_priors().items():
-            q, same = self.natural(name), prior.natural  # all components have the same prior
-            before = same if name == WEIGHTS else same[:1]
+            q, same = self.natural(name), prior.natural
+            before = same if name in self.sites.apart else same[:1]
             found.append(q.family.relative_entropy(q.natural, before, q.expected_stats()).sum())
         return torch.stack(found).sum()
 
@@ -173,6 +174,19 @@ class TablePosterior(nn.Module):
         """The negative binomials of the counts of given components [n], in float64."""
         shape, rate = self.natural(parameter_of(COUNTED)).standard
         return GAMMA.predictive_poisson((shape[component], rate[component]), torch.float64)
+
+    @torch.no_grad()
+    def draws(self, component: Tensor) -> Tensor:
+        """Draw a row from the posterior predictive of each of the given components [n]: [n, D]."""
+        rows = torch.zeros(len(component), self.sites.width, device=component.device)
+        if self.sites.numbers and len(component):
+            rows[:, self.sites.numbers] = self.predictive(component).sample().to(rows)
+        if self.sites.counted:
+            rows[:, self.sites.counted] = self.predictive_counts(component).sample().to(rows)
+        for column, _ in self.sites.categories:
+            probs = self.probs(column_site(column))[component]
+            rows[:, column] = Categorical(probs=probs, validate_args=False).sample().to(rows)
+        return rows
 
     def log_predictives(self, child: str, values: Tensor) -> Tensor:
         """Log of the predictive density of what a child observes, under each component: float64 [B, K]."""

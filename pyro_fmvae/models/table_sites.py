@@ -72,7 +72,13 @@ class TablePrior:
 
 
 class TableSites:
-    """The children of the assignment of an :class:`ObservedMixture`, whose arguments these are."""
+    """The children of the assignment of an :class:`ObservedMixture`, whose arguments these are.
+
+    Attributes:
+        apart: sites whose prior is not the same for each component.
+    """
+
+    apart: tuple[str, ...] = (WEIGHTS,)
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from pyro_fmvae.sklearn.bayesian_mixture import BayesianMixture
 from pyro_fmvae.sklearn.factorial_clusterer import FactorialClusterer
+from pyro_fmvae.sklearn.hidden_markov_model import HiddenMarkovModel
 from pyro_fmvae.sklearn.outlier_detector import OutlierDetector
 
-__all__ = ["BayesianMixture", "FactorialClusterer", "OutlierDetector"]
+__all__ = ["BayesianMixture", "FactorialClusterer", "HiddenMarkovModel", "OutlierDetector"]

@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.stats import beta, gamma, t  # type: ignore[import-untyped]
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin
+from scipy.stats import beta  # type: ignore[import-untyped]
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin
 from sklearn.utils import check_random_state, check_scalar
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
@@ -18,8 +18,8 @@ from pyro_fmvae.evaluate.randomness import resolve_device, seeded
 from pyro_fmvae.learn.mixture_search import Rows, sufficient_statistics
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING, MixingWeights
-from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, WEIGHTS, column_site, parameter_of
-from pyro_fmvae.sklearn.standardisation import Standardisation
+from pyro_fmvae.models.table_sites import WEIGHTS
+from pyro_fmvae.sklearn.table_estimator import TableEstimator
 
 # Parameters of a mixture as a scikit-learn estimator.
 
@@ -30,10 +30,8 @@ WEIGHT_PRIORS: Final[dict[str, MixingWeights]] = {
 """Priors of the weights, by scikit-learn's names."""
 
 
-class MixtureParameters(BaseEstimator):
+class MixtureParameters(TableEstimator):
     """Parameters of a :class:`~pyro_fmvae.sklearn.BayesianMixture`, which describes them, and checks."""
-
-    n_features_in_: int
 
     def __init__(
         self,
@@ -80,16 +78,6 @@ class MixtureParameters(BaseEstimator):
         self.device = device
         self.verbose = verbose
 
-    def _indices(self, argument: str) -> list[int]:
-        given = getattr(self, argument)
-        if given is None:
-            return []
-        names = list(getattr(self, "feature_names_in_", ()))
-        found = [names.index(c) if c in names else c for c in np.asarray(given).tolist()]
-        if not all(isinstance(c, int) and 0 <= c < self.n_features_in_ for c in found):
-            raise ValueError(f"{argument}: expected names or indices of columns, got {given}")
-        return found
-
     def _check_parameters(self) -> None:
         if self.n_components != "auto":
             check_scalar(self.n_components, "n_components", Integral, min_val=1)
@@ -111,8 +99,6 @@ class MixtureParameters(BaseEstimator):
 
 PART: Final = 5_000
 """Rows that are computed at once."""
-LARGEST: Final = 1e100
-"""Size of the largest number of a row: squares and their sums are far from the largest float64."""
 FOLDS: Final = 10
 """Parts of the training rows that are held out in turn."""
 
@@ -138,17 +124,9 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
     """Components, densities and draws of a mixture that a subclass fits."""
 
     n_components_: int
-    means_: np.ndarray
     weight_concentration_: np.ndarray | tuple[np.ndarray, ...]
     _mixture: ObservedMixture
-    _columns: Standardisation
-    _prior: NormalWishart | ColumnNormalGamma | None
     _rates: tuple[float, Tensor]
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable component of each row, int64 [n]."""
@@ -233,17 +211,7 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         check_is_fitted(self)
         check_scalar(probability, "probability", Real, min_val=0, max_val=1, include_boundaries="neither")
         tails = np.array([1 - probability, 1 + probability]) / 2
-        sites, natural = self._mixture.sites, self._mixture.natural
-        means = rates = np.empty((2, self.n_components_, 0))
-        if sites.numbers:
-            _, s, a, rate = (part.numpy() for part in natural(parameter_of(NUMBERS)).standard)
-            if sites.full:
-                s, a, rate = s[:, None], a[:, None], (rate**2).sum(-1)  # B_dd, of B = LLᵀ
-            spread = np.sqrt(rate / (a * s)) * self._columns.scale[sites.numbers]
-            means = t.ppf(tails[:, None, None], 2 * a, self.means_, spread)
-        if sites.counted:
-            a, rate = (part.numpy() for part in natural(parameter_of(COUNTED)).standard)
-            rates = gamma.ppf(tails[:, None, None], a, scale=1 / rate)
+        means, rates = self._ends(self._mixture, tails)
         return CredibleInterval(self._weight_interval(tails), means, rates)
 
     def _weight_interval(self, tails: np.ndarray) -> np.ndarray:
@@ -276,54 +244,15 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
 
     # ------------------------------------------------------------------ the model
 
-    def _checked(self, X: ArrayLike, reset: bool) -> np.ndarray:
-        rows: np.ndarray = validate_data(
-            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
-        )
-        sizes = np.fmax(np.fmax.reduce(rows), -np.fmin.reduce(rows))
-        for column in np.flatnonzero(sizes > LARGEST):
-            raise ValueError(
-                f"X: expected numbers of at most {LARGEST:g} in size, got one of {sizes[column]:g} in column "
-                f"{column}; change the column's units, or set the number to NaN"
-            )
-        return rows
-
     def _keep(self, model: ObservedMixture) -> None:
         """Keep the posterior, on the CPU and in the data's units."""
-        for name in ("rates_", "means_", "mean_precision_", "degrees_of_freedom_", "covariances_"):
-            self.__dict__.pop(name, None)  # of an earlier fit, to other kinds of columns
         self._mixture = self._new(model.components, 1, torch.device("cpu"))
         self._mixture.load_state_dict(model.state_dict())
-        model, columns = self._mixture, self._columns
+        model = self._mixture
         self.n_components_, self.weights_ = model.components, model.weights().numpy()
         concentration = tuple(part.numpy() for part in model.natural(WEIGHTS).standard)
         self.weight_concentration_ = concentration if len(concentration) > 1 else concentration[0]
-        self.probabilities_ = {
-            column: model.probs(column_site(column)).numpy() for column, _ in model.sites.categories
-        }
-        if model.sites.counted:
-            self.rates_ = model.rates().numpy()
-        if not model.sites.numbers:
-            return
-        m, s, a, rate = (part.numpy() for part in model.natural(parameter_of(NUMBERS)).standard)
-        centre, scale = columns.centre[columns.numbers], columns.scale[columns.numbers]
-        self.means_, self.mean_precision_ = m * scale + centre, s
-        if model.sites.full:
-            self.degrees_of_freedom_ = 2 * a + m.shape[1] - 1
-            spread = 2 * rate @ rate.swapaxes(-1, -2) / self.degrees_of_freedom_[:, None, None]
-            self.covariances_ = spread * np.outer(scale, scale)
-        else:
-            self.degrees_of_freedom_, self.covariances_ = 2 * a, rate / a * scale**2
-
-    def _prior_given(self, x: Tensor, weights: np.ndarray) -> NormalWishart | ColumnNormalGamma | None:
-        """The prior of a component's numbers, given standardised rows [n, D] and their weights [n]."""
-        full, dim = self.covariance_type == "full", len(self._columns.numbers)
-        freedom = dim if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
-        if full and dim and not freedom > dim - 1:
-            raise ValueError(f"degrees_of_freedom_prior: expected more than {dim - 1}, got {freedom}")
-        precision = 1.0 if self.mean_precision_prior is None else self.mean_precision_prior
-        covariance = self.covariance_prior
-        return self._columns.prior(x, weights, full, self.mean_prior, precision, freedom, covariance)
+        self._publish(model)
 
     def _held_out(self, X: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """:meth:`score_samples` of training rows [n, D], each without what its fold tells, [n].

@@ -4,6 +4,7 @@ import doctest
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pyro_fmvae import sklearn
@@ -15,6 +16,16 @@ def test_the_example_runs(name, single_precision):
     (example,) = doctest.DocTestFinder(recurse=False).find(estimator, name)
     assert example.examples
     assert doctest.DocTestRunner().run(example).failed == 0
+
+
+def test_the_page_of_sequences_runs(single_precision):
+    page = Path(__file__).resolve().parents[2] / "docs/guides/sequences-and-topics.md"
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S))
+    names: dict = {}
+    exec(compile(code, str(page), "exec"), names)
+    order = np.argsort(names["model"].rates_[:, 0])
+    assert np.mean(order.argsort()[names["path"]] == names["spell"]) > 0.97
+    assert names["forecast"].mean.shape == (14, 3)
 
 
 def test_the_page_runs(single_precision):

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, Transform
 
 from pyro_fmvae.distributions.chain import Chain, draw_index, log_probabilities
+from pyro_fmvae.distributions.columns import Columns
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
@@ -289,6 +290,8 @@ def log_density(
         return torch.where(mask, base, torch.zeros((), dtype=base.dtype, device=base.device))
     if isinstance(fn, MixtureSameFamily):
         return _at_drawn_components(fn, value, evaluate) if drawn else _mixture(fn, value, evaluate, reused)
+    if isinstance(fn, Columns):
+        return fn.density(value, lambda part, piece: log_density(part, piece, evaluate, reused, drawn))
     if isinstance(fn, HiddenMarkov | LinearGaussianChain):
         chain = hidden_chain(fn, value, evaluate)
         return (chain.log_weight(chain.draw()) if drawn else chain.log_evidence()).to(value.dtype)

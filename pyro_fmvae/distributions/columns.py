@@ -1,0 +1,80 @@
+"""Vectors whose columns have distributions of several kinds, independent of each other."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution
+from pyro.distributions.util import broadcast_shape
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+
+class Columns(TorchDistribution):
+    """Columns of several kinds side by side, such as the emissions of a ``HiddenMarkov``.
+
+    ::
+
+        both = Columns(dist.Normal(locs, 1.0), dist.Poisson(rates))  # [K] each
+        HiddenMarkov(start, transitions, both, T)  # of x [..., T, 2]
+
+    Args:
+        parts: distributions of scalars, one column each, or of vectors, one column for each entry.
+
+    Shapes: the event is [D], the columns of all parts in their order.
+
+    Raises:
+        ValueError: no part, or one whose values are not scalars or vectors.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
+    support = constraints.real_vector
+
+    def __init__(self, *parts: Distribution, validate_args: bool | None = None) -> None:
+        if not parts or any(len(part.event_shape) > 1 for part in parts):
+            shapes = [list(part.event_shape) for part in parts]
+            raise ValueError(f"parts: expected distributions of scalars or vectors, got events {shapes}")
+        self.parts = list(parts)
+        batch = torch.Size(broadcast_shape(*(part.batch_shape for part in parts)))
+        super().__init__(batch, torch.Size([sum(map(_width, parts))]), validate_args=validate_args)
+
+    def split(self, value: Tensor) -> list[Tensor]:
+        """Values [..., D] of each part, in its own event shape."""
+        pieces = value.split([_width(part) for part in self.parts], -1)
+        return [
+            piece if part.event_shape else piece.squeeze(-1)
+            for part, piece in zip(self.parts, pieces, strict=True)
+        ]
+
+    def density(self, value: Tensor, of_part: Callable[[Distribution, Tensor], Tensor]) -> Tensor:
+        """The sum of the parts' log-densities of values [..., D], or of their expectations: [...]."""
+        pieces = zip(self.parts, self.split(value), strict=True)
+        total: Tensor = sum(of_part(part, piece) for part, piece in pieces)  # type: ignore[assignment]
+        return total
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density of values [..., D]."""
+        return self.density(value, lambda part, piece: part.log_prob(piece))
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """Expand to ``batch_shape``."""
+        new: Any = self._get_checked_instance(Columns, _instance)
+        new.parts = [part.expand(torch.Size(batch_shape)) for part in self.parts]
+        super(Columns, new).__init__(torch.Size(batch_shape), self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        """Draw all columns: [*sample_shape, ..., D]."""
+        drawn = [part.expand(self.batch_shape).sample(torch.Size(sample_shape)) for part in self.parts]
+        pairs = zip(self.parts, drawn, strict=True)
+        columns = [value if part.event_shape else value.unsqueeze(-1) for part, value in pairs]
+        kind = next(
+            (column.dtype for column in columns if column.is_floating_point()), torch.get_default_dtype()
+        )
+        return torch.cat([column.to(kind) for column in columns], -1)
+
+
+def _width(part: Distribution) -> int:
+    return part.event_shape.numel()

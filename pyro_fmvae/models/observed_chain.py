@@ -1,0 +1,429 @@
+"""A Bayesian hidden Markov model of the rows of a table: states are components, every update is exact."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_fmvae.distributions import COLUMN_NORMAL_GAMMA, NORMAL_GAMMA, Columns, HiddenMarkov
+from pyro_fmvae.distributions.chain import Chain
+from pyro_fmvae.distributions.restated import log_beta
+from pyro_fmvae.infer import AutoConjugate
+from pyro_fmvae.models.packed_numbers import PackedNumbers, PackedObservations
+from pyro_fmvae.models.table_posterior import TablePosterior
+from pyro_fmvae.models.table_sites import (
+    COUNTED,
+    NUMBERS,
+    WEIGHTS,
+    TablePrior,
+    TableSites,
+    child_of,
+    column_site,
+    parameter_of,
+)
+
+START: Final = WEIGHTS
+"""Site of the probabilities of the first state."""
+TRANSITIONS: Final = "transitions"
+"""Site of the probabilities of the next state."""
+SHARES: Final = "shares"
+"""Site of the columns of successes in a number of trials."""
+IMPOSSIBLE: Final = 1e-10
+"""Concentration that stands for 0 in the prior of a transition that does not happen."""
+
+
+class ChainSites(TableSites):
+    """The children of the state of an :class:`ObservedChain`, whose arguments these are."""
+
+    apart = (START, TRANSITIONS)
+
+    def __init__(
+        self,
+        levels: Sequence[int],
+        trials: Mapping[int, int],
+        start: Tensor,
+        transitions: Tensor,
+        prior: TablePrior,
+        full: bool,
+    ) -> None:
+        super().__init__(levels, len(start), (), prior, full)
+        self.levels, self.trials = tuple(levels), dict(trials)
+        self.start, self.transitions = start.double(), transitions.double()
+
+    def priors(self, learnt: Any = None) -> dict[str, Any]:
+        """Priors of the first state, batch shape [], of transitions, and of each child's parameters, [K]."""
+        device = torch.get_default_device()
+        found = super().priors(learnt)
+        for name, concentration in ((START, self.start), (TRANSITIONS, self.transitions)):
+            found[name] = dist.Dirichlet(concentration.clamp(min=IMPOSSIBLE).to(device))
+        if self.trials:
+            each = torch.full((len(self.trials), 2), self.prior.d0)
+            found[parameter_of(SHARES)] = dist.Dirichlet(each).to_event(1).expand([self.components])
+        return found
+
+    def observations(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        """Values that each child observes, by site.
+
+        Successes are float64 [N, 2 C + 1]: successes, then failures of the C columns, both 0 where missing,
+        and the sum of the logarithms of binomial coefficients.
+        """
+        found = super().observations(x, labels)
+        if self.trials:
+            taken, ones = x[:, list(self.trials)].double(), torch.ones(len(x), device=x.device)
+            total = torch.stack([x[:, c] if c >= 0 else ones for c in self.trials.values()], -1)
+            gone = taken.isnan() | total.isnan()
+            yes, no = (part.masked_fill(gone, 0.0) for part in (taken, total - taken))
+            ways = (yes + no + 1).lgamma() - (yes + 1).lgamma() - (no + 1).lgamma()
+            found[SHARES] = torch.cat([yes, no, ways.sum(-1, keepdim=True)], -1)
+        return found
+
+    def log_likelihoods(
+        self, child: str, values: Tensor | PackedNumbers, stats: Tensor, others: Tensor
+    ) -> Tensor:
+        """See :meth:`TableSites.log_likelihoods`."""
+        if child != SHARES:
+            return super().log_likelihoods(child, values, stats, others)
+        assert isinstance(values, Tensor)
+        return values[:, :-1] @ stats.transpose(-1, -2).flatten(-2).mT + values[:, -1:]
+
+    def conjugate(
+        self,
+        child: str,
+        prior: Tensor,
+        values: Tensor | PackedNumbers,
+        gamma: Tensor,
+        stats: Tensor,
+        scale: Tensor | float = 1.0,
+    ) -> Tensor:
+        """See :meth:`TableSites.conjugate`."""
+        if child != SHARES:
+            return super().conjugate(child, prior, values, gamma, stats, scale)
+        assert isinstance(values, Tensor)
+        return prior + scale * (gamma.mT @ values[:, :-1]).unflatten(-1, (2, -1)).transpose(-1, -2)
+
+
+@dataclass(frozen=True)
+class SequenceRows:
+    """Rows of sequences of different lengths.
+
+    Attributes:
+        observations: of all rows, one sequence after the other.
+        lengths: of the sequences, each 1 or more, int64 [B].
+        weights: how many sequences each one stands for, float64 [B].
+        there: which places of a table [B, T] the rows have, bool.
+        states: known states of the rows, -1 where unknown, int64 [N]; None: all are unknown.
+    """
+
+    observations: PackedObservations
+    lengths: Tensor
+    weights: Tensor
+    there: Tensor
+    states: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: "ObservedChain",
+        x: Tensor,
+        lengths: Tensor,
+        weights: Tensor | None = None,
+        states: Tensor | None = None,
+    ) -> "SequenceRows":
+        """Sequences of rows [N, D], whose lengths add up to N."""
+        there = _places(lengths)
+        weights = torch.ones(len(lengths), dtype=torch.float64) if weights is None else weights
+        gaps = model.sites.full and x[:, model.sites.numbers].isnan().any()
+        # packed rows with gaps leave out pairs of a row and a state that neighbours may ask for
+        observations = model.sites.observations(x) if gaps else model.packed(x)
+        return cls(observations, lengths, weights.to(x.device), there, states)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Expected states of rows, and their sums over sequences with their weights.
+
+    Attributes:
+        gamma: probabilities of the states, times the weights, [N, K].
+        first: of the first state, [K].
+        pairs: expected numbers of transitions, [K, K].
+        evidence: part of the bound that the sequences have.
+    """
+
+    gamma: Tensor
+    first: Tensor
+    pairs: Tensor
+    evidence: float = 0.0
+
+    @classmethod
+    def of_states(cls, sequences: SequenceRows, gamma: Tensor) -> "Expected":
+        """The sums where the states of neighbouring rows are independent, of probabilities [N, K]."""
+        table = by_sequence(gamma.double(), sequences.there)
+        weighted = table * sequences.weights[:, None, None]
+        pairs = torch.einsum("btj,btk->jk", weighted[:, :-1], table[:, 1:])
+        return cls(weighted[sequences.there], weighted[:, 0].sum(0), pairs)
+
+
+class ObservedChain(TablePosterior):
+    """Sequences of table rows whose states are a Markov chain.
+
+        z_1 ~ Categorical(π),  z_t+1 | z_t=j ~ Categorical(A_j),  π ~ Dirichlet(s),  A_j ~ Dirichlet(a_j),
+
+    and given the state, a row is that of a component of an :class:`ObservedMixture`. A column of successes is
+    x | r=k ~ Binomial(n, φ_k) with φ_k ~ Beta(d0, d0). Missing entries are marginalised.
+
+    Args:
+        levels: see :class:`ObservedMixture`; columns of successes and of numbers of trials count as left out.
+        trials: for each column of successes, that of the numbers of trials, or -1: there is one trial.
+        start: concentrations of the prior of the first state, [K].
+        transitions: those of the next states, [K, K], 0 for what does not happen.
+        prior: hyperparameters of the columns.
+        full, learn_prior: see :class:`ObservedMixture`.
+    """
+
+    sites: ChainSites
+
+    def __init__(
+        self,
+        levels: Sequence[int],
+        trials: Mapping[int, int],
+        start: Tensor,
+        transitions: Tensor,
+        prior: TablePrior,
+        full: bool = False,
+        learn_prior: bool = False,
+    ) -> None:
+        super().__init__(ChainSites(levels, trials, start, transitions, prior, full), learn_prior)
+        self.components = self.sites.components
+
+    @torch.no_grad()
+    def chain(self, sequences: SequenceRows) -> Chain:
+        """The chains of the states, with expected logarithms."""
+        table: Any = torch.zeros(self.components, dtype=torch.float64, device=self.device)
+        for name, values in sorted(sequences.observations.items(), key=lambda item: item[0] == NUMBERS):
+            stats = self.natural(parameter_of(name)).expected_stats()
+            table = table + self.sites.log_likelihoods(name, values, stats, table)
+        start, transitions = (self.natural(name).expected_stats() for name in (START, TRANSITIONS))
+        if sequences.states is not None:
+            known = sequences.states.unsqueeze(-1)
+            other = (known >= 0) & (known != torch.arange(self.components, device=known.device))
+            table = table.masked_fill(other, -torch.inf)
+        return _chain(start, transitions, table, sequences.lengths, sequences.there)
+
+    @torch.no_grad()
+    def predictive_chain(self, x: Tensor, lengths: Tensor) -> Chain:
+        """The chains of sequences of rows [N, D], whose lengths [B] add up to N, with predictive densities.
+
+        Start and transitions are at their posterior means.
+        """
+        table: Any = torch.zeros(self.components, dtype=torch.float64, device=self.device)
+        for name, values in self.sites.observations(x.double()).items():
+            table = table + self.log_predictives(name, values)
+        return _chain(self.start().log(), self.transitions().log(), table, lengths, _places(lengths))
+
+    def expected(self, sequences: SequenceRows) -> Expected:
+        """Sums at the present posterior, whose gradients the probabilities of states are."""
+        chain = self.chain(sequences)
+        tables = chain.log_start, chain.log_transitions, chain.log_likelihood
+        start, transitions, likelihood = (part.detach().requires_grad_() for part in tables)
+        with torch.enable_grad():
+            sums = Chain(start, transitions, likelihood, chain.lengths).log_evidence()
+            evidence = sums @ sequences.weights
+        first, pairs, gamma = torch.autograd.grad(evidence, (start, transitions, likelihood))
+        return Expected(gamma[sequences.there], first, pairs, evidence.item())
+
+    @torch.no_grad()
+    def sums(self, sequences: SequenceRows, expected: Expected) -> dict[str, Tensor]:
+        """The statistics that the rows add to λ of each site; missing numbers are filled in as expected."""
+        found = {
+            START: expected.first * (self.sites.start > 0).to(expected.first.device),
+            TRANSITIONS: expected.pairs * (self.sites.transitions > 0).to(expected.pairs.device),
+        }
+        for child, values in sequences.observations.items():
+            name = parameter_of(child)
+            nothing = torch.zeros_like(self.natural(name).natural)
+            stats = self.natural(name).expected_stats()
+            found[name] = self.sites.conjugate(child, nothing, values, expected.gamma, stats)
+        return found
+
+    @property
+    def is_ordered(self) -> bool:
+        """True if no state is followed by one of a smaller number."""
+        return self.components > 1 and not self.sites.transitions.tril(-1).any()
+
+    @property
+    def is_exchangeable(self) -> bool:
+        """True if the prior is the same for every order of the states."""
+        start, transitions = self.sites.start, self.sites.transitions
+        stays = torch.eye(self.components, dtype=torch.bool, device=start.device)
+        parts = start, transitions[stays], transitions[~stays]
+        return all(bool((part == part.flatten()[:1]).all()) for part in parts)
+
+    # ------------------------------------------------------------------ the program
+
+    def program_arguments(
+        self, x: Tensor, lengths: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Arguments of :meth:`program`, of rows [N, D] of sequences.
+
+        Returns:
+            Columns of numbers, counts, categories and successes in this order, 0 where missing, [B, T, D];
+            which of them are there, bool [B, T, D]; lengths [B]; weights [B]; numbers of trials [B, T, C].
+
+        Raises:
+            ValueError: a row misses some numbers, but not all, and covariances are full.
+        """
+        sites = self.sites
+        order = [*sites.numbers, *sites.counted, *(column for column, _ in sites.categories), *sites.trials]
+        ones = torch.ones(len(x), device=x.device)
+        totals = [x[:, column] if column >= 0 else ones for column in sites.trials.values()]
+        trials = torch.stack(totals, -1) if totals else x.new_zeros(len(x), 0)
+        known = ~x[:, order].isnan()
+        known[:, len(order) - len(totals) :] &= ~trials.isnan()
+        if sites.full and (known[:, : len(sites.numbers)] != known[:, :1]).any():
+            raise ValueError(
+                "X: expected all numbers of a row or none in a Pyro program of full covariances, got a part; "
+                "use covariance_type='diag'"
+            )
+        kind, there = torch.get_default_dtype(), _places(lengths)
+        rows = torch.where(known, x[:, order], 0.0).to(kind)
+        weights = torch.ones(len(lengths)) if weights is None else weights.to(kind)
+        weights = weights.clamp(min=torch.finfo(kind).tiny)  # which Pyro refuses to be 0
+        trials = by_sequence(trials.nan_to_num(0.0).to(kind), there)
+        return by_sequence(rows, there), by_sequence(known, there), lengths, weights, trials
+
+    def program(self) -> Callable[..., None]:
+        """The model as a plain Pyro program of :meth:`program_arguments`, with the learnt prior."""
+        sites, states = self.sites, self.components
+        kind = torch.get_default_dtype()
+        first, later = (part.clamp(min=IMPOSSIBLE).to(kind) for part in (sites.start, sites.transitions))
+        given = sites.numbers_prior() if self.learnt is None or not sites.numbers else None
+        if self.learnt is not None:
+            given = self.learnt.distribution(self.device)
+        numbers = [part.to(kind) for part in given.standard] if sites.numbers and given is not None else []
+
+        def emissions(there: Tensor, trials: Tensor) -> Iterator[Distribution]:
+            """Distributions of the columns in each state, with priors of their parameters."""
+            place = len(sites.numbers)
+            if place and sites.full:
+                loc, s, a, tril = numbers
+                df, rates = 2 * a + place - 1, 2 * tril @ tril.mT
+                precision = pyro.sample("precisions", dist.Wishart(df, precision_matrix=rates))
+                locs = pyro.sample("means", dist.MultivariateNormal(loc, precision_matrix=s * precision))
+                fn = dist.MultivariateNormal(locs, precision_matrix=precision)
+                yield fn.mask(there[..., :1])
+            elif place:
+                loc, s, a, rate = numbers
+                precision = pyro.sample("precisions", dist.Gamma(a, rate).to_event(1))
+                locs = pyro.sample("means", dist.Normal(loc, (s * precision).rsqrt()).to_event(1))
+                yield dist.Normal(locs, precision.rsqrt()).mask(there[..., None, :place]).to_event(1)
+            if sites.counted:
+                zeros = torch.zeros(len(sites.counted))
+                shape, rate = (torch.as_tensor(part).to(kind) + zeros for part in sites.prior.rates)
+                rates = pyro.sample("rates", dist.Gamma(shape, rate).to_event(1))
+                known = there[..., None, place : place + len(zeros)]
+                yield dist.Poisson(rates).mask(known).to_event(1)
+                place += len(zeros)
+            for column, size in sites.categories:
+                prior = dist.Dirichlet(torch.full((size,), sites.prior.d0))
+                probs = pyro.sample(column_site(column), prior)
+                yield dist.Categorical(probs).mask(there[..., place, None])
+                place += 1
+            if sites.trials:
+                prior = dist.Beta(torch.full((len(sites.trials),), sites.prior.d0), sites.prior.d0)
+                probs = pyro.sample(SHARES, prior.to_event(1))
+                yield dist.Binomial(trials.unsqueeze(-2), probs).mask(there[..., None, place:]).to_event(1)
+
+        def model(x: Tensor, there: Tensor, lengths: Tensor, weights: Tensor, trials: Tensor) -> None:
+            start = pyro.sample("start", dist.Dirichlet(first))
+            with pyro.plate("states", states):
+                rows = pyro.sample(TRANSITIONS, dist.Dirichlet(later))
+                columns = Columns(*emissions(there, trials))
+            with pyro.plate("sequences", len(x)), poutine.scale(scale=weights):
+                pyro.sample("x", HiddenMarkov(start, rows, columns, x.shape[1], lengths), obs=x)
+
+        return model
+
+    def program_guide(self, model: Callable[..., None]) -> AutoConjugate:
+        """The posterior as an autoguide of :meth:`program`."""
+        names = {START: "start", parameter_of(NUMBERS): "means", parameter_of(COUNTED): "rates"}
+        state = {}
+        for name in self.natural_priors():
+            natural = self.natural(name).natural.clone()
+            if name == parameter_of(NUMBERS) and not self.sites.full:
+                m, s, a, rate = COLUMN_NORMAL_GAMMA.unpack(natural)
+                natural = NORMAL_GAMMA.natural(m.unsqueeze(-1), s, a, rate.unsqueeze(-1))
+            site = names.get(name, child_of(name))
+            state[f"posteriors.{site}.natural"] = natural
+        guide = AutoConjugate(model, structured=True)
+        guide.load_state_dict(state, strict=False)
+        return guide
+
+    def start(self) -> Tensor:
+        """E[π], float64 [K], 0 for states that are never the first."""
+        return _mean(self.natural(START).natural)
+
+    def transitions(self) -> Tensor:
+        """E[A], float64 [K, K], 0 for transitions that do not happen."""
+        return _mean(self.natural(TRANSITIONS).natural)
+
+    def shares(self) -> Tensor:
+        """E[φ] of the columns of successes, float64 [K, C]."""
+        concentration = self.natural(parameter_of(SHARES)).natural
+        return concentration[..., 0] / concentration.sum(-1)
+
+    def log_predictives(self, child: str, values: Tensor) -> Tensor:
+        """See :class:`TablePosterior`; of successes, by beta-binomial distributions."""
+        if child != SHARES:
+            return super().log_predictives(child, values)
+        yes, no = values[:, :-1].chunk(2, -1)
+        a, b = self.natural(parameter_of(SHARES)).natural.unbind(-1)
+        single = torch.tensor([column < 0 for column in self.sites.trials.values()], device=a.device)
+        p = (a / (a + b))[:, single]
+        table = values[:, -1:] + yes[:, single] @ p.log().mT + no[:, single] @ (1 - p).log().mT
+        for column in (~single).nonzero().squeeze(-1).tolist():
+            own = (part[:, column, None] for part in (yes, no))
+            after = log_beta(
+                *(prior + part for prior, part in zip((a[:, column], b[:, column]), own, strict=True))
+            )
+            table = table + after - log_beta(a[:, column], b[:, column])
+        return table
+
+    @torch.no_grad()
+    def draws(self, component: Tensor, trials: Sequence[float] = ()) -> Tensor:
+        """See :class:`TablePosterior`; ``trials`` are numbers of trials, for each column of successes."""
+        rows = super().draws(component)
+        for number, (column, total) in enumerate(self.sites.trials.items()):
+            a, b = self.natural(parameter_of(SHARES)).natural[component, number].unbind(-1)
+            count = trials[number] if total >= 0 else 1.0
+            rows[:, column] = dist.Binomial(count, dist.Beta(a, b).sample()).sample().to(rows)
+            if total >= 0:
+                rows[:, total] = count
+        return rows
+
+
+def _places(lengths: Tensor) -> Tensor:
+    """Which places of a table [B, T] sequences have, bool."""
+    return torch.arange(int(lengths.max()), device=lengths.device) < lengths.unsqueeze(-1)
+
+
+def by_sequence(rows: Tensor, there: Tensor) -> Tensor:
+    """Rows [N, ...] at their places [B, T]: [B, T, ...], 0 after the end of a sequence."""
+    padded = rows.new_zeros(*there.shape, *rows.shape[1:])
+    padded[there] = rows
+    return padded
+
+
+def _chain(start: Tensor, transitions: Tensor, table: Tensor, lengths: Tensor, there: Tensor) -> Chain:
+    """The chains of rows with a table of log-densities [N, K]."""
+    return Chain(start, transitions, by_sequence(table, there), None if there.all() else lengths)
+
+
+def _mean(concentration: Tensor) -> Tensor:
+    possible = torch.where(concentration > 2 * IMPOSSIBLE, concentration, 0.0)
+    return possible / possible.sum(-1, keepdim=True)

@@ -1,0 +1,112 @@
+"""The common base of estimators of tables with several kinds of columns."""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.stats import gamma, t  # type: ignore[import-untyped]
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
+from pyro_fmvae.models.table_posterior import TablePosterior
+from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, column_site, parameter_of
+from pyro_fmvae.sklearn.standardisation import Standardisation
+
+LARGEST: Final = 1e100
+"""Size of the largest number of a row: squares and their sums are far from the largest float64."""
+
+
+class TableEstimator(BaseEstimator):
+    """Columns, priors and parameters of components, which a subclass fits."""
+
+    n_features_in_: int
+    covariance_type: str
+    degrees_of_freedom_prior: float | None
+    mean_precision_prior: float | None
+    mean_prior: ArrayLike | None
+    covariance_prior: ArrayLike | None
+    means_: np.ndarray
+    rates_: np.ndarray
+    covariances_: np.ndarray
+    probabilities_: dict[int, np.ndarray]
+    _columns: Standardisation
+    _prior: NormalWishart | ColumnNormalGamma | None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _indices(self, argument: str) -> list[int]:
+        return self._places(argument, getattr(self, argument))
+
+    def _places(self, argument: str, given: ArrayLike | None) -> list[int]:
+        """Indices of columns that are given by index or by name."""
+        if given is None:
+            return []
+        names = list(getattr(self, "feature_names_in_", ()))
+        found = [names.index(c) if c in names else c for c in np.asarray(given).tolist()]
+        if not all(isinstance(c, int) and 0 <= c < self.n_features_in_ for c in found):
+            raise ValueError(f"{argument}: expected names or indices of columns, got {given}")
+        return found
+
+    def _checked(self, X: ArrayLike, reset: bool) -> np.ndarray:
+        rows: np.ndarray = validate_data(
+            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
+        )
+        sizes = np.fmax(np.fmax.reduce(rows), -np.fmin.reduce(rows))
+        for column in np.flatnonzero(sizes > LARGEST):
+            raise ValueError(
+                f"X: expected numbers of at most {LARGEST:g} in size, got one of {sizes[column]:g} in column "
+                f"{column}; change the column's units, or set the number to NaN"
+            )
+        return rows
+
+    def _prior_given(self, x: Tensor, weights: np.ndarray) -> NormalWishart | ColumnNormalGamma | None:
+        """The prior of a component's numbers, given standardised rows [n, D] and their weights [n]."""
+        full, dim = self.covariance_type == "full", len(self._columns.numbers)
+        freedom = dim if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
+        if full and dim and not freedom > dim - 1:
+            raise ValueError(f"degrees_of_freedom_prior: expected more than {dim - 1}, got {freedom}")
+        precision = 1.0 if self.mean_precision_prior is None else self.mean_precision_prior
+        covariance = self.covariance_prior
+        return self._columns.prior(x, weights, full, self.mean_prior, precision, freedom, covariance)
+
+    def _publish(self, model: TablePosterior) -> None:
+        """Set the attributes of the components' parameters, in the data's units."""
+        for name in ("rates_", "means_", "mean_precision_", "degrees_of_freedom_", "covariances_"):
+            self.__dict__.pop(name, None)  # of an earlier fit, to other kinds of columns
+        self.probabilities_ = {
+            column: model.probs(column_site(column)).numpy() for column, _ in model.sites.categories
+        }
+        if model.sites.counted:
+            self.rates_ = model.rates().numpy()
+        if not model.sites.numbers:
+            return
+        m, s, a, rate = (part.numpy() for part in model.natural(parameter_of(NUMBERS)).standard)
+        numbers = self._columns.numbers
+        centre, scale = self._columns.centre[numbers], self._columns.scale[numbers]
+        self.means_, self.mean_precision_ = m * scale + centre, s
+        if model.sites.full:
+            self.degrees_of_freedom_ = 2 * a + m.shape[1] - 1
+            spread = 2 * rate @ rate.swapaxes(-1, -2) / self.degrees_of_freedom_[:, None, None]
+            self.covariances_ = spread * np.outer(scale, scale)
+        else:
+            self.degrees_of_freedom_, self.covariances_ = 2 * a, rate / a * scale**2
+
+    def _ends(self, model: TablePosterior, tails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Quantiles of the components' means and rates, by their marginal posteriors: [2, K, D] each."""
+        sites, natural = model.sites, model.natural
+        means = rates = np.empty((2, sites.components, 0))
+        if sites.numbers:
+            _, s, a, rate = (part.numpy() for part in natural(parameter_of(NUMBERS)).standard)
+            if sites.full:
+                s, a, rate = s[:, None], a[:, None], (rate**2).sum(-1)  # B_dd, of B = LLᵀ
+            spread = np.sqrt(rate / (a * s)) * self._columns.scale[sites.numbers]
+            means = t.ppf(tails[:, None, None], 2 * a, self.means_, spread)
+        if sites.counted:
+            a, rate = (part.numpy() for part in natural(parameter_of(COUNTED)).standard)
+            rates = gamma.ppf(tails[:, None, None], a, scale=1 / rate)
+        return means, rates

@@ -1,0 +1,335 @@
+"""Hidden Markov models as estimators: against all paths, hmmlearn and the Pyro program."""
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+from scipy.stats import betabinom, multivariate_t, nbinom, t
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from pyro_fmvae import ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
+from pyro_fmvae.models.observed_chain import SHARES
+from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, parameter_of
+from pyro_fmvae.sklearn import BayesianMixture, HiddenMarkovModel
+
+LENGTHS = [60, 150, 40, 50]
+KINDS = {"count_features": [2], "categorical_features": [3, 4], "binomial_features": {5: 6}}
+WEIGHTS_OF_STEPS = "a weight belongs to a sequence; the check's differ within one"
+
+
+def chain(rng, length, stays=0.9, states=3):
+    """A path that stays in its state."""
+    path = [0]
+    while len(path) < length:
+        path.append(path[-1] if rng.random() < stays else int(rng.integers(states)))
+    return np.array(path)
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Steps with columns of numbers, counts, categories, successes and trials; and their states."""
+    rng = np.random.default_rng(0)
+    path = np.concatenate([chain(rng, length) for length in LENGTHS])
+    count = len(path)
+    trials = rng.integers(1, 9, size=count)
+    columns = [
+        rng.normal(4 * path, 1),
+        rng.normal(100 * (path == 1), 30),
+        rng.poisson(1 + 4 * path),
+        (path + rng.integers(2, size=count)) % 4,
+        rng.random(count) < 0.2 + 0.3 * path,
+        rng.binomial(trials, 0.2 + 0.3 * path),
+        trials,
+    ]
+    return np.column_stack(columns).astype(float), path
+
+
+def numbers(table):
+    return table[0][:, :2]
+
+
+@parametrize_with_checks(
+    [HiddenMarkovModel(2, n_init=1), HiddenMarkovModel(covariance_type="diag", n_init=1, tol=1e-3)],
+    expected_failed_checks=lambda estimator: {
+        "check_sample_weights_not_overwritten": WEIGHTS_OF_STEPS,
+        "check_sample_weight_equivalence_on_dense_data": WEIGHTS_OF_STEPS,
+    },
+)
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("kind", "topology"), [("full", "ergodic"), ("diag", "left-to-right")])
+def test_bound_is_that_of_the_program(table, kind, topology, dtype, clean_slate):
+    """Recognised by the engine from Pyro's own distributions, which knows nothing of the estimator's sums."""
+    torch.set_default_dtype(dtype)
+    x, _ = table
+    x = x.copy()
+    gone = np.random.default_rng(1).random(x.shape) < 0.1
+    gone[:, 1] = gone[:, 0]
+    x[gone] = np.nan
+    weights = [1.0, 2.0, 0.5, 0.0]
+    model = HiddenMarkovModel(3, covariance_type=kind, topology=topology, random_state=0, **KINDS)
+    model.fit(x, lengths=LENGTHS, sample_weight=weights)
+    arguments = model.model_arguments(x, LENGTHS, weights)
+    elbo = TraceConjugate_ELBO()
+    scales = np.repeat(weights, LENGTHS) @ model._columns.log_scales(x)
+    exact = 1e-9 if dtype == torch.float64 else 1e-5
+    program, guide = model.model_, model.guide_
+    assert -elbo.loss(program, guide, *arguments) - scales == pytest.approx(model.lower_bound_, rel=exact)
+    assert np.diff(model.lower_bounds_).min() > -1e-7
+    svi = ConjugateSVI(program, guide, NaturalGradient(1.0), elbo)
+    losses = [svi.step(*arguments) for _ in range(3)]
+    assert losses[2] <= losses[0] * (1 + exact)  # the fit is where the program's steps end, too
+    assert losses[2] == pytest.approx(losses[0], abs=1e-4 * len(x))
+
+
+def densities(model, row, state):
+    """Log posterior predictive density of a row in a state, column by column with SciPy."""
+    posterior = model._chain
+    if model.covariance_type == "full":
+        m, s, a, tril = (part[state].numpy() for part in posterior.natural(parameter_of(NUMBERS)).standard)
+        df, scale = 2 * a, tril @ tril.T * (s + 1) / (s * a)
+    else:
+        m, s, a, b = (part[state].numpy() for part in posterior.natural(parameter_of(NUMBERS)).standard)
+    own = ~np.isnan(row[:2])
+    centre, units = model._columns.centre[:2][own], model._columns.scale[:2][own]
+    z, total = (row[:2][own] - centre) / units, -np.log(units).sum()
+    if own.any() and model.covariance_type == "full":
+        total += multivariate_t(m[own], scale[np.ix_(own, own)], df).logpdf(z)
+    elif own.any():
+        total += t.logpdf(z, 2 * a[own], m[own], np.sqrt(b[own] * (s[own] + 1) / (s[own] * a[own]))).sum()
+    if not np.isnan(row[2]):
+        a, b = (part[state, 0].item() for part in posterior.natural(parameter_of(COUNTED)).standard)
+        total += nbinom.logpmf(row[2], a, b / (b + 1))
+    for column in (3, 4):
+        if not np.isnan(row[column]):
+            total += np.log(model.probabilities_[column][state, int(row[column])])
+    if not np.isnan(row[5:]).any():
+        place = list(model._chain.sites.trials).index(5)
+        a, b = posterior.natural(parameter_of(SHARES)).natural[state, place].tolist()
+        total += betabinom.logpmf(row[5], row[6], a, b)
+    return total
+
+
+@pytest.mark.parametrize("kind", ["full", "diag"])
+def test_score_paths_and_probabilities_are_sums_over_all_paths(table, kind):
+    x, _ = table
+    model = HiddenMarkovModel(2, covariance_type=kind, random_state=0, **KINDS).fit(x, lengths=LENGTHS)
+    new = x[[3, 70, 200, 150, 5]].copy()
+    new[1, 0] = new[2, 5] = new[4, 3] = np.nan
+    new[3] = np.nan
+    each = np.array([[densities(model, row, state) for state in range(2)] for row in new])
+    paths = np.array(list(itertools.product(range(2), repeat=5)))
+    start, rows = np.log(model.startprob_), np.log(model.transmat_)
+    weight = start[paths[:, 0]] + each[np.arange(5), paths].sum(1) + rows[paths[:, :-1], paths[:, 1:]].sum(1)
+    assert model.score(new) == pytest.approx(logsumexp(weight), abs=1e-8)
+    np.testing.assert_array_equal(model.predict(new), paths[weight.argmax()])
+    probs = np.exp(weight - logsumexp(weight))
+    first = np.stack([probs @ (paths == state) for state in range(2)], -1)
+    np.testing.assert_allclose(model.predict_proba(new), first, atol=1e-9)
+    for n in range(1, 6):
+        np.testing.assert_allclose(model.filter(new)[n - 1], model.predict_proba(new[:n])[-1], atol=1e-9)
+    map_ = clone(model).set_params(algorithm="map").fit(x, lengths=LENGTHS)
+    np.testing.assert_array_equal(map_.predict(new), first.argmax(1))
+
+
+def test_posterior_is_that_of_hmmlearn(table):
+    """From a posterior nearby: hmmlearn's own starts end in other maxima."""
+    vhmm = pytest.importorskip("hmmlearn.vhmm")
+    x = numbers(table)
+    scale = np.cov(x.T) * 3
+    ours = HiddenMarkovModel(
+        3, transmat_prior=0.5, mean_precision_prior=0.7, degrees_of_freedom_prior=3.0,
+        covariance_prior=scale, tol=1e-11, max_iter=3000, random_state=0,
+    ).fit(x, lengths=LENGTHS)  # fmt: skip
+    theirs = vhmm.VariationalGaussianHMM(3, "full", n_iter=3000, tol=1e-9, init_params="")
+    priors = {
+        "startprob": np.ones(3),
+        "transmat": np.full((3, 3), 0.5),
+        "means": np.tile(x.mean(0), (3, 1)),
+        "beta": np.full(3, 0.7),
+        "dof": np.full(3, 3.0),
+        "scale": np.stack([scale] * 3),
+    }
+    near = {
+        "startprob": np.ones(3),
+        "transmat": 40 * ours.transmat_ + 1,
+        "means": ours.means_ + 0.1 * x.std(0),
+        "beta": np.full(3, 50.0),
+        "dof": np.full(3, 50.0),
+        "scale": 60 * ours.covariances_,
+    }
+    for name in priors:
+        setattr(theirs, f"{name}_prior_", priors[name])
+        setattr(theirs, f"{name}_posterior_", near[name])
+    theirs.fit(x, LENGTHS)
+    np.testing.assert_allclose(ours.means_, theirs.means_posterior_, atol=1e-4)
+    transitions = theirs.transmat_posterior_ / theirs.transmat_posterior_.sum(1, keepdims=True)
+    np.testing.assert_allclose(ours.transmat_, transitions, atol=1e-5)
+    np.testing.assert_allclose(ours.degrees_of_freedom_, theirs.dof_posterior_, rtol=1e-5)
+    constant = 0.5 * x.size * np.log(2 * np.pi)  # which hmmlearn leaves out
+    assert ours.lower_bound_ == pytest.approx(theirs.monitor_.history[-1] - constant, abs=1e-4)
+
+
+def test_one_state_is_a_mixture_of_one_component(table):
+    x = numbers(table)
+    one = HiddenMarkovModel(1, random_state=0).fit(x, lengths=LENGTHS)
+    same = BayesianMixture(1, random_state=0).fit(x)
+    assert one.lower_bound_ == pytest.approx(same.lower_bound_, rel=1e-6)
+    assert one.score(x) == pytest.approx(same.score_samples(x).sum(), rel=1e-6)
+    np.testing.assert_allclose(one.credible_interval().means, same.credible_interval().means, rtol=1e-6)
+    streamed = HiddenMarkovModel(1, covariance_prior=np.cov(x.T), mean_prior=x.mean(0), random_state=0)
+    whole = clone(streamed).fit(x)
+    streamed.fit(x[:100]).partial_fit(x[100:])
+    columns = streamed._columns.scale, whole._columns.scale  # of the first call, or of all rows
+    assert not np.allclose(*columns)
+    np.testing.assert_allclose(streamed.means_, whole.means_, rtol=1e-6)
+    np.testing.assert_allclose(streamed.covariances_, whole.covariances_, rtol=1e-6)
+
+
+def test_states_are_found_in_their_own_units(table):
+    x, path = table
+    model = HiddenMarkovModel(3, random_state=0, **KINDS).fit(x, lengths=LENGTHS)
+    order = np.argsort(model.means_[:, 0])
+    assert np.mean(order.argsort()[model.predict(x, LENGTHS)] == path) > 0.97
+    np.testing.assert_allclose(model.means_[order, 0], [0, 4, 8], atol=0.6)
+    np.testing.assert_allclose(model.rates_[order, 0], [1, 5, 9], atol=1.2)
+    np.testing.assert_allclose(model.probabilities_[5][order, 1], [0.2, 0.5, 0.8], atol=0.1)
+    low, high = model.credible_interval(0.99).probabilities[5]
+    assert (low < model.probabilities_[5]).all() and (model.probabilities_[5] < high).all()
+    moved = x.copy()
+    moved[:, 0] = 1e6 + 1e3 * moved[:, 0]
+    other = clone(model).fit(moved, lengths=LENGTHS)
+    assert other.lower_bound_ == pytest.approx(model.lower_bound_ - len(x) * np.log(1e3), rel=1e-6)
+
+
+def test_lists_lengths_and_weights_say_the_same(table):
+    x = numbers(table)
+    parts = np.split(x, np.cumsum(LENGTHS)[:-1])
+    model = HiddenMarkovModel(3, random_state=0)
+    by_lengths = clone(model).fit(x, lengths=LENGTHS)
+    by_list = clone(model).fit(parts)
+    assert by_list.lower_bound_ == by_lengths.lower_bound_
+    for part, wanted in zip(
+        by_list.predict(parts), np.split(by_lengths.predict(x, LENGTHS), np.cumsum(LENGTHS)[:-1]), strict=True
+    ):
+        np.testing.assert_array_equal(part, wanted)
+    tight = clone(model).set_params(tol=1e-11, n_init=1, max_iter=2000)
+    twice = clone(tight).fit([*parts, parts[1]])
+    heavy = clone(tight).fit(parts, sample_weight=[1.0, 2.0, 1.0, 1.0])
+    assert heavy.lower_bound_ == pytest.approx(twice.lower_bound_, abs=1e-3)
+    none = clone(tight).fit(parts, sample_weight=[1.0, 1.0, 0.0, 1.0])
+    assert none.lower_bound_ == clone(tight).fit([parts[0], parts[1], parts[3]]).lower_bound_
+
+
+def test_priors_of_transitions(table):
+    x, path = table
+    x = x[:, :2]
+    model = HiddenMarkovModel(3, random_state=0)
+    plain = clone(model).fit(x, lengths=LENGTHS)
+    sticky = clone(model).set_params(sticky=500.0).fit(x, lengths=LENGTHS)
+    assert sticky.transmat_.diagonal().min() > plain.transmat_.diagonal().max()
+    rng = np.random.default_rng(2)
+    ordered = np.concatenate([np.repeat([0, 1, 2], [20 + n, 15, 25 - n]) for n in range(8)])
+    steps = rng.normal([[5.0, 0.0, 5.5]], 1, (len(ordered), 3))[np.arange(len(ordered)), ordered, None]
+    left = HiddenMarkovModel(3, topology="left-to-right", random_state=0).fit(steps, lengths=[60] * 8)
+    assert left.startprob_.tolist() == [1, 0, 0]
+    assert (left.transmat_[np.tril_indices(3, -1)] == 0).all() and left.transmat_[0, 2] == 0
+    found = left.predict(steps, [60] * 8)
+    assert np.mean(found == ordered) > 0.95  # states 0 and 2 are alike but for their order
+    skips = clone(model).set_params(transmat_prior=np.triu(np.ones((3, 3)))).fit(x, lengths=LENGTHS)
+    assert (skips.transmat_[np.tril_indices(3, -1)] == 0).all()
+    assert path.max() == 2
+
+
+def test_known_states_give_the_states_their_numbers(table):
+    x, path = table
+    x = x[:, :2]
+    known = np.where(np.random.default_rng(3).random(len(x)) < 0.1, 2 - path, -1)
+    model = HiddenMarkovModel(3, random_state=0).fit(x, lengths=LENGTHS, states=known)
+    assert np.mean(model.predict(x, LENGTHS) == 2 - path) > 0.97
+    wrong = known.copy()
+    wrong[np.flatnonzero(known >= 0)[0]] = 0 if known[known >= 0][0] else 1
+    assert clone(model).fit(x, lengths=LENGTHS, states=wrong).lower_bound_ < model.lower_bound_
+    with pytest.raises(ValueError, match="states: expected integers"):
+        model.fit(x, lengths=LENGTHS, states=known + 5)
+
+
+def test_number_of_states_is_found(table):
+    x, path = table
+    model = HiddenMarkovModel("auto", n_init=2, random_state=0, **KINDS).fit(x, lengths=LENGTHS)
+    assert model.n_components_ == path.max() + 1
+
+
+def test_forecasts_go_on_where_sequences_end(table):
+    x = numbers(table)
+    model = HiddenMarkovModel(3, random_state=0).fit(x[:200])
+    forecast = model.forecast(4)
+    states = model.filter(x[:200])[-1]
+    for step in range(4):
+        states = states @ model.transmat_
+        np.testing.assert_allclose(forecast.states[step], states, atol=1e-9)
+    np.testing.assert_allclose(forecast.mean, forecast.states @ model.means_)
+    given = model.append(x[200:230])
+    np.testing.assert_allclose(given, model.filter(x[:230])[200:], atol=1e-9)
+    np.testing.assert_allclose(model.forecast(2).mean, model.forecast(2, x[:230]).mean)
+    assert model.forecast(2, x, LENGTHS).mean.shape == (4, 2, 2)
+    far = model.forecast(200)  # the chain has forgotten where it was
+    drawn, _ = model.sample(40_000)
+    inside = ((far.lower[-1] < drawn) & (drawn < far.upper[-1])).mean(0)
+    np.testing.assert_allclose(inside, 0.95, atol=0.01)
+    assert (np.abs(far.mean[-1] - drawn.mean(0)) < 0.05 * x.std(0)).all()
+
+
+def test_samples_have_the_kinds_of_the_columns(table):
+    x, _ = table
+    model = HiddenMarkovModel(3, random_state=0, **KINDS).fit(x, lengths=LENGTHS)
+    rows, states = model.sample(5000)
+    assert rows.shape == (5000, 7) and states.max() == 2
+    assert (rows[:, 2:] == np.floor(rows[:, 2:])).all() and (rows[:, 5] <= rows[:, 6]).all()
+    for state in range(3):
+        np.testing.assert_allclose(rows[states == state, 2].mean(), model.rates_[state, 0], rtol=0.1)
+    same = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(same.sample(10)[0], model.sample(10)[0])
+    assert same.score(x, lengths=LENGTHS) == model.score(x, lengths=LENGTHS)
+
+
+def test_gaps_are_marginalised(table):
+    """A row in which all is missing is a step without an observation, and may be left out at the end."""
+    x = numbers(table)[:200]
+    model = HiddenMarkovModel(3, random_state=0).fit(x)
+    longer = np.concatenate([x, np.full((5, 2), np.nan)])
+    assert model.score(longer) == pytest.approx(model.score(x), rel=1e-12)
+    np.testing.assert_allclose(model.predict_proba(longer)[200:], model.forecast(5).states, atol=1e-9)
+    holes = np.where(np.random.default_rng(4).random(x.shape) < 0.2, np.nan, x)
+    fitted = clone(model).fit(holes)
+    assert np.diff(fitted.lower_bounds_).min() > -1e-6
+    np.testing.assert_allclose(np.sort(fitted.means_[:, 0]), np.sort(model.means_[:, 0]), atol=0.5)
+
+
+def test_what_is_wrong_is_said(table):
+    x, _ = table
+    with pytest.raises(ValueError, match=r"lengths: expected integers >= 1 whose sum is 300"):
+        HiddenMarkovModel(2).fit(x, lengths=[10, 20])
+    with pytest.raises(ValueError, match="lengths: expected None with a list"):
+        HiddenMarkovModel(2).fit([x, x], lengths=[300, 300])
+    with pytest.raises(ValueError, match="topology: expected 'ergodic' or 'left-to-right'"):
+        HiddenMarkovModel(2, topology="ring").fit(x)
+    with pytest.raises(ValueError, match="transmat_prior: expected"):
+        HiddenMarkovModel(2, transmat_prior=np.zeros((2, 2))).fit(x)
+    with pytest.raises(ValueError, match="more successes than trials"):
+        HiddenMarkovModel(2, binomial_features={6: 5}).fit(x)
+    with pytest.raises(ValueError, match="got column 5 twice"):
+        HiddenMarkovModel(2, binomial_features={5: 6}, count_features=[5]).fit(x)
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        HiddenMarkovModel(3, max_iter=2, n_init=1, tol=1e-12).fit(x[:, :2])
+    full = HiddenMarkovModel(1).fit(x[:, :2])
+    with pytest.raises(ValueError, match="all numbers of a row or none"):
+        full.model_arguments([[1.0, np.nan]])
