@@ -12,6 +12,7 @@ from pyro_fmvae.app.commands.command import UsageError
 from pyro_fmvae.app.commands.parser import PROGRAM, HelpAll, Parser
 from pyro_fmvae.app.runs.launching import (
     TIMEOUT,
+    LostRankError,
     SpokenElsewhereError,
     Stopped,
     exit_status,
@@ -21,7 +22,6 @@ from pyro_fmvae.app.runs.launching import (
 from pyro_fmvae.app.version import __version__
 from pyro_fmvae.files.memory import at_most, parse_size
 from pyro_fmvae.files.untrusted import printable
-from pyro_fmvae.infer.ranks import LostRankError
 
 BAD_INPUT, OUR_FAILURE, INTERRUPTED = 2, 1, 130
 ISSUES = "https://github.com/pyro-fmvae/pyro_fmvae/issues"

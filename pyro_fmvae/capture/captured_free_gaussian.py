@@ -25,7 +25,7 @@ class CapturedFreeGaussian(FreeGaussian):
     all others replay it, on a GPU as a CUDA graph. Copies capture anew.
 
     Args:
-        program, steps, learning_rate, autocast, group: as for ``FreeGaussian``.
+        program, steps, learning_rate, autocast: as for ``FreeGaussian``.
         compile: fuse the program's operations by ``torch.compile``: see ``CapturedSVI``.
 
     Raises:
@@ -41,9 +41,8 @@ class CapturedFreeGaussian(FreeGaussian):
         *,
         compile: bool = False,
         autocast: torch.dtype | None = None,
-        group: Any = None,
     ) -> None:
-        super().__init__(program, steps, learning_rate, autocast=autocast, group=group)
+        super().__init__(program, steps, learning_rate, autocast=autocast)
         self.compile = compile
         self._captured: dict[Hashable, tuple[Replay, Assumptions]] = {}
 
@@ -53,7 +52,7 @@ class CapturedFreeGaussian(FreeGaussian):
 
     def _step_for(self, arguments: Arguments, state: Tensor) -> Step:
         call = Call(*arguments)
-        settings = (self._share, self.compile, self.autocast, torch.get_default_dtype())
+        settings = (self.compile, self.autocast, torch.get_default_dtype())
         key = (call.key, state.shape, state.dtype, state.device, *settings)
         replay, assumptions = self._captured.pop(key, (None, None))
         if replay is None or assumptions is None or not assumptions.hold():

@@ -203,7 +203,7 @@ class TensorStep:
             return loss.detach(), grads, []
         with torch.no_grad():
             sums = FlatSums([loss.detach().double(), *grads.values()], share.weight)
-            total, *parts = sums.parts(sums.flats)
+            total, *parts = sums.parts()
         return total, dict(zip(grads, parts, strict=True)), sums.flats
 
     @contextmanager
@@ -669,8 +669,7 @@ class CapturedSVI(ConjugateSVI):
     def _compare(self, step: CapturedStep, expected: Loss) -> None:
         """Have a step captured anew whose loss was not the one expected, and say so."""
         found = step.spot_check.differences(expected, step.values)
-        (anywhere,) = self.ranks.largest([len(found)])
-        step.stale = anywhere > 0  # on all ranks, so that all capture anew
+        step.stale = self.ranks.largest(len(found)) > 0  # on all ranks, so that all capture anew
         if found:
             logger.warning(
                 "the captured step %d differs from an eager one on the same random numbers, at %s: something "

@@ -10,7 +10,6 @@ from pyro_fmvae.capture import CapturedFreeGaussian
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
 from pyro_fmvae.infer.elbo import loss_per_point
-from pyro_fmvae.infer.ranks import Ranks, by_rows
 
 LARGEST_SEED = 2**63 - 1
 
@@ -22,7 +21,6 @@ def amortisation_gap(
     learning_rate: float = 0.05,
     num_samples: int = 16,
     seed: int = 0,
-    ranks: Ranks | None = None,
 ) -> dict[str, float]:
     """The bound of equation 11 before and after free steps on q(z) of each point (Cremer et al., 2018).
 
@@ -35,7 +33,6 @@ def amortisation_gap(
         steps, learning_rate: see :class:`~pyro_fmvae.infer.free_gaussian.FreeGaussian`.
         num_samples: draws of z per point, for the bounds.
         seed: seed of all draws; the generator's state is restored afterwards.
-        ranks: those that share the points of each batch; None: this process is alone.
 
     Returns:
         ``n``, ``elbo_amortised``, ``elbo_free``, their difference ``amortisation_gap``, and its
@@ -48,8 +45,7 @@ def amortisation_gap(
         raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
     if not model.bounded:
         raise ValueError("model: expected one whose loss is a bound, got a point posterior")
-    ranks = ranks or Ranks()
-    free = CapturedFreeGaussian(model, steps, learning_rate, group=ranks.group)
+    free = CapturedFreeGaussian(model, steps, learning_rate)
     generator = torch.Generator().manual_seed(seed)
     bounds: list[Tensor] = []
     for x, *_ in batches:
@@ -59,7 +55,7 @@ def amortisation_gap(
             start = q.mean, q.stddev
             found = free(x, *start)
         options = num_samples, draws
-        bounds.append(torch.stack([by_rows(ranks, _bounds, x, model, q, *options) for q in (start, found)]))
+        bounds.append(torch.stack([_bounds(x, model, q, *options) for q in (start, found)]))
     values = torch.cat(bounds, -1) if bounds else torch.zeros(2, 0)
     n = values.shape[-1]
     if n < 2:

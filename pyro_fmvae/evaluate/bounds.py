@@ -9,7 +9,6 @@ from torch import Tensor
 
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
-from pyro_fmvae.infer.ranks import Ranks, own_rows
 
 
 class Evaluable(Protocol):
@@ -33,7 +32,6 @@ def bound(
     seed: int = 0,
     num_samples: int = 1,
     views: Callable[[Tensor], Tensor] | None = None,
-    ranks: Ranks | None = None,
 ) -> dict[str, float]:
     """The predictive bound of equation 11 and its parts, in nats per data point, every constant included.
 
@@ -44,7 +42,6 @@ def bound(
         num_samples: draws of z per point for the reconstruction; the other terms are exact.
         views: makes the views [B, V, ...] of a batch [B, ...]. The bound is then that of the program of so
             many views, on all views of a point together. It is comparable with itself alone.
-        ranks: those that share the points of each batch; None: this process is alone.
 
     Returns:
         ``n``, ``elbo`` = ``reconstruction`` - ``kl_z`` - ``kl_r``, these three terms, and ``kl_global``: the
@@ -55,21 +52,18 @@ def bound(
     """
     if num_samples < 1:
         raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
-    elbo, count, ranks = TraceConjugate_ELBO(), 0, ranks or Ranks()
+    elbo, count = TraceConjugate_ELBO(), 0
     totals = dict.fromkeys((Role.RECONSTRUCTION, Role.KL_Z, Role.KL_R, Role.KL_GLOBAL), 0.0)
     with seeded(seed), torch.no_grad():
         for x, *_ in batches:
-            rows = ranks.share(len(x))
-            share = rows.weight * len(x) / (model.num_data * num_samples)
-            with own_rows(ranks, rows):
-                for _ in range(num_samples):  # one at a time: memory stays constant
-                    own = rows.cut(x)
-                    parts = elbo.loss_per_role(model.model, model.guide, own if views is None else views(own))
-                    for role in totals:
-                        totals[role] += share * parts[role].item()
+            share = len(x) / (model.num_data * num_samples)
+            for _ in range(num_samples):  # one at a time: memory stays constant
+                parts = elbo.loss_per_role(model.model, model.guide, x if views is None else views(x))
+                for role in totals:
+                    totals[role] += share * parts[role].item()
             count += len(x)
     _check_count(count)
-    reconstruction, kl_z, kl_r, kl_global = (total / count for total in ranks.added(list(totals.values())))
+    reconstruction, kl_z, kl_r, kl_global = (total / count for total in totals.values())
     _check_finite(reconstruction + (kl_z + kl_r if getattr(model, "bounded", True) else 0.0))
     return {
         "n": count,
@@ -86,7 +80,6 @@ def tighter_bounds(
     batches: Iterable[tuple[Tensor, ...]],
     num_samples: int,
     seed: int = 0,
-    ranks: Ranks | None = None,
 ) -> dict[str, float]:
     """The collapsed bound, and its importance-weighted form (Burda et al., 2016).
 
@@ -95,7 +88,6 @@ def tighter_bounds(
         batches: (x, ...) per batch.
         num_samples: S >= 1, draws of z per point.
         seed: seed of the draws; the generator's state is restored afterwards.
-        ranks: as for :func:`bound`.
 
     Returns:
         ``collapsed`` and ``importance_weighted`` in nats per data point, and ``num_samples``.
@@ -106,18 +98,14 @@ def tighter_bounds(
     if num_samples < 1:
         raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
     collapsed = weighted = 0.0
-    count, ranks = 0, ranks or Ranks()
+    count = 0
     with seeded(seed):
         for x, *_ in batches:
-            rows = ranks.share(len(x))
-            with own_rows(ranks, rows):
-                log_weights = model.log_weights(rows.cut(x), num_samples).double()
-            if rows.weight:
-                collapsed += log_weights.mean(0).sum().item()
-                weighted += (log_weights.logsumexp(0) - math.log(num_samples)).sum().item()
+            log_weights = model.log_weights(x, num_samples).double()
+            collapsed += log_weights.mean(0).sum().item()
+            weighted += (log_weights.logsumexp(0) - math.log(num_samples)).sum().item()
             count += len(x)
     _check_count(count)
-    collapsed, weighted = ranks.added([collapsed, weighted])
     _check_finite(collapsed + weighted)
     return {
         "collapsed": collapsed / count,

@@ -12,7 +12,6 @@ from pyro_fmvae.evaluate.bounds import Evaluable
 from pyro_fmvae.evaluate.randomness import Stream
 from pyro_fmvae.infer import Role, TraceConjugate_ELBO
 from pyro_fmvae.infer.elbo import loss_per_point
-from pyro_fmvae.infer.ranks import Ranks, by_rows
 
 ROLES = {
     "kl": (Role.KL_Z, Role.KL_R),
@@ -35,7 +34,6 @@ def outlier_scores(
     num_samples: int = 16,
     seed: int = 0,
     kinds: Sequence[str] | None = None,
-    ranks: Ranks | None = None,
 ) -> dict[str, np.ndarray]:
     """Scores of every data point, higher = more outlying.
 
@@ -51,15 +49,13 @@ def outlier_scores(
             * ``elbo``: the sum of both, minus the bound of equation 11,
             * ``iwae``: minus the importance-weighted bound of S draws (Burda et al., 2016).
 
-        ranks: those that share the points of each batch; None: this process is alone. All get all scores.
-
     Returns:
         Score → float64 [n] in nats, in the order of the points. A score that is not finite is given as inf.
 
     Raises:
         ValueError: no data, S < 1, or a score that the model does not have.
     """
-    parts = list(score_parts(model, batches, num_samples, seed, kinds, ranks))
+    parts = list(score_parts(model, batches, num_samples, seed, kinds))
     return {kind: np.concatenate([part[kind] for part in parts]) for kind in parts[0]}
 
 
@@ -69,12 +65,11 @@ def score_parts(
     num_samples: int = 16,
     seed: int = 0,
     kinds: Sequence[str] | None = None,
-    ranks: Ranks | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Scores of batch after batch, so that not all have to be held: see :func:`outlier_scores`.
 
     Yields:
-        Score → float64 [B]. Ranks that share the points have to go through all parts.
+        Score → float64 [B].
     """
     if num_samples < 1:
         raise ValueError(f"num_samples: expected a number >= 1, got {num_samples}")
@@ -87,22 +82,20 @@ def score_parts(
         scores.append(lambda x: _parts(model, x, num_samples))
     if "iwae" in kinds:
         scores.append(lambda x: {"iwae": _importance_weighted(model, x, num_samples)})
-    return _scored(scores, kinds, batches, seed, ranks or Ranks())
+    return _scored(scores, kinds, batches, seed)
 
 
-def rows_without_bound(
-    model: Evaluable, batches: Iterable[tuple[Tensor, ...]], seed: int = 0, ranks: Ranks | None = None
-) -> np.ndarray:
+def rows_without_bound(model: Evaluable, batches: Iterable[tuple[Tensor, ...]], seed: int = 0) -> np.ndarray:
     """Find points so far from the training data that their loss is not finite.
 
     Args:
-        model, batches, seed, ranks: as for :func:`outlier_scores`.
+        model, batches, seed: as for :func:`outlier_scores`.
 
     Returns:
         The indices of these points in the order of the batches, int64 [m].
     """
     kind = "elbo" if "elbo" in kinds_of(model) else "reconstruction"
-    return np.flatnonzero(np.isinf(outlier_scores(model, batches, 1, seed, [kind], ranks)[kind]))
+    return np.flatnonzero(np.isinf(outlier_scores(model, batches, 1, seed, [kind])[kind]))
 
 
 def threshold(scores: np.ndarray, quantile: float) -> float:
@@ -130,7 +123,6 @@ def _scored(
     kinds: Sequence[str],
     batches: Iterable[tuple[Tensor, ...]],
     seed: int,
-    ranks: Ranks,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Scores of each batch; a function's draws do not depend on which other functions run.
 
@@ -147,7 +139,7 @@ def _scored(
         with torch.no_grad(), pyro.validation_enabled(False):
             for score, stream in zip(scores, streams, strict=True):
                 with stream.open():
-                    for name, values in by_rows(ranks, score, batch[0]).items():
+                    for name, values in score(batch[0]).items():
                         found[name] = values.cpu().double().numpy()
         yield {kind: np.where(np.isfinite(found[kind]), found[kind], np.inf) for kind in kinds}
         with loading.open():

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from pyro_fmvae.infer.elbo import TraceConjugate_ELBO, sum_terms
-from pyro_fmvae.infer.ranks import Ranks, Share, drawing, gathered
 
 BETAS, EPSILON = (0.9, 0.99), 1e-8  # Adam's; a few steps from nothing need a short memory
 START = 0.1  # deviation of locations that nothing is known of
@@ -45,8 +44,6 @@ class FreeGaussian:
         steps: gradient steps of a call, >= 1.
         learning_rate: Adam's at the first step, > 0; may be set between calls.
         autocast: ``torch.bfloat16`` to run the networks in it: see ``ConjugateSVI``.
-        group: a ``torch.distributed`` group whose processes share the points of a batch, as in
-            ``ConjugateSVI``: all make the same calls, and get the results for all points.
 
     Raises:
         ValueError: a number out of range.
@@ -59,7 +56,6 @@ class FreeGaussian:
         learning_rate: float,
         *,
         autocast: torch.dtype | None = None,
-        group: Any = None,
     ) -> None:
         if steps < 1:
             raise ValueError(f"steps: expected a number >= 1, got {steps}")
@@ -67,8 +63,6 @@ class FreeGaussian:
             raise ValueError(f"learning_rate: expected a number > 0, got {learning_rate}")
         self.program, self.steps, self.learning_rate = program, steps, learning_rate
         self.autocast = autocast
-        self.ranks = Ranks(group)
-        self._share: Share | None = None  # of the call under way
         self.elbo = TraceConjugate_ELBO()
 
     def __call__(self, x: Tensor, loc: Tensor, scale: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
@@ -88,18 +82,6 @@ class FreeGaussian:
         if loc.dim() != 2 or loc.shape != scale.shape or len(loc) != len(x):
             shapes = f"{list(loc.shape)} and {list(scale.shape)}"
             raise ValueError(f"loc, scale: expected the same shape [{len(x)}, J], got {shapes}")
-        if self.ranks.alone:
-            return self._search(x, loc, scale, options)
-        self._share = self.ranks.share(len(x))
-        with self.ranks.agreeing():
-            own = self._search(*self._share.cut((x, loc, scale, options)))
-        loc, scale = (gathered(rows, 0, self._share, self.ranks) for rows in own)
-        return loc, scale
-
-    def _search(
-        self, x: Tensor, loc: Tensor, scale: Tensor, options: dict[str, Any]
-    ) -> tuple[Tensor, Tensor]:
-        """The steps, on this rank's points."""
         with torch.inference_mode(False), torch.no_grad(), poutine.block():
             arguments = tree_map_only(Tensor, _usable, ((x,), options))
             free = torch.stack([loc, scale.log()])
@@ -139,13 +121,13 @@ class FreeGaussian:
         args, kwargs = arguments
         device = free.device.type
         autocast = torch.autocast(device, self.autocast) if self.autocast else nullcontext()
-        with torch.enable_grad(), autocast, drawing(self._share, self.ranks):
+        with torch.enable_grad(), autocast:
             free = free.detach().requires_grad_()
             loc, log_scale = free.unbind()
             guide = partial(self.program.guide, posterior=(loc, log_scale.exp()))
             loss = sum_terms(self.elbo.terms(self.program.model, guide, *args, **kwargs))
             (slope,) = torch.autograd.grad(loss, free)
-        return slope if self._share is None else self._share.weight * slope
+        return slope
 
 
 def _usable(tensor: Tensor) -> Tensor:

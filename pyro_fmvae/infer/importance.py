@@ -8,8 +8,6 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 from torch.utils.checkpoint import checkpoint
 
-from pyro_fmvae.infer.ranks import whole_batch
-
 # The total correlation of the aggregate posterior, estimated from a batch; a β-TCVAE weights it.
 #
 # Averaged over the data, KL(q(z | x) || p(z)) is the mutual information of x and z, plus the total
@@ -28,8 +26,7 @@ def total_correlation(z: Tensor, loc: Tensor, scale: Tensor, num_data: int) -> T
 
     for z drawn from q(z | x_i), and the same for each q(z_j). Over random batches both are unbiased, their
     logarithms are not; with all N points in the batch both are exact. A batch of a single one of several
-    points tells nothing of the others, and gives 0. Where ranks share a batch, each point of a share is given
-    the mean over the whole batch.
+    points tells nothing of the others, and gives 0.
 
     Args:
         z: draws from q(z | x_i), [B, J].
@@ -42,21 +39,17 @@ def total_correlation(z: Tensor, loc: Tensor, scale: Tensor, num_data: int) -> T
     if z.dim() != 2 or not z.shape == loc.shape == scale.shape:
         shapes = ", ".join(str(list(t.shape)) for t in (z, loc, scale))
         raise ValueError(f"z, loc, scale: expected the same shape [B, J], got {shapes}")
-    own = len(z)
-    z, loc, scale = (whole_batch(t, 0) for t in (z, loc, scale))
     size, dims = z.shape
     if num_data < size:
         raise ValueError(f"num_data: expected a number >= {size}, the size of the batch, got {num_data}")
     log_weights = _log_weights(size, num_data, z)
     rows = max(_LARGEST // (size * dims), 1)
     if rows >= size:
-        found = _rows(z, log_weights, loc, scale)
-    else:
-        parts = []
-        for part in zip(z.split(rows), log_weights.split(rows), strict=True):
-            parts.append(checkpoint(_rows, *part, loc, scale, use_reentrant=False, preserve_rng_state=False))
-        found = torch.cat(parts)
-    return found if own == size else found.mean().expand(own)
+        return _rows(z, log_weights, loc, scale)
+    parts = []
+    for part in zip(z.split(rows), log_weights.split(rows), strict=True):
+        parts.append(checkpoint(_rows, *part, loc, scale, use_reentrant=False, preserve_rng_state=False))
+    return torch.cat(parts)
 
 
 def _log_weights(size: int, num_data: int, like: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from pyro_fmvae.infer.elbo.plain import PlainProgram, as_module
 from pyro_fmvae.infer.elbo.shorthand import Run
 from pyro_fmvae.infer.elbo.structure import Structure, subsamples
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import check_gradients
-from pyro_fmvae.infer.ranks import FlatSums, Ranks, Share, drawing, row_dimension
+from pyro_fmvae.infer.ranks import FlatSums, Ranks, Share
 
 Traces = list[Run]
 OPTIMISER = (
@@ -55,12 +55,12 @@ class ConjugateSVI(SVI):
             does it alone.
 
     With a ``group``, every process makes the same calls with the same whole batch, from the same parameters
-    and the same random state. A step cuts the batch: each rank runs the program on its rows (of every tensor
-    argument that is as long as the first one), and loss and gradients are summed. Afterwards all ranks have
-    the same parameters, to the bit. They are those of a single process, but for rounding: numbers are drawn
-    for the whole batch and cut. The program's loss has to be a sum over the points of a plate
-    ``pyro.plate(..., N, subsample=x)``, beside what does not depend on the batch. An error on one rank is
-    raised on all.
+    and the same random state. Each rank runs the program on its share of the rows, of every tensor argument
+    that is as long as the first one, with random numbers of its own. Loss and gradients, natural ones
+    included, are averaged with weights B_r / B. Afterwards all ranks have the same parameters, to the bit,
+    and these are those of a single process in distribution. The program needs a plate
+    ``pyro.plate(..., N, subsample=x)``, by which its loss is scaled; what compares the points of a batch
+    compares those of a share. An error on one rank is raised on all.
 
     Raises:
         ValueError: ``optim`` is no ``NaturalGradient``, or ``loss`` no ``TraceConjugate_ELBO``; or, with a
@@ -148,9 +148,10 @@ class ConjugateSVI(SVI):
         """The step, on this rank's rows."""
         if self.ranks.alone:
             return self._step(args, kwargs, wait)
-        self._share = self.ranks.share(_rows(args, kwargs))
+        self._share = Share.of(_rows(args, kwargs), self.ranks.rank, self.ranks.size)
         args, kwargs = self._share.cut((args, kwargs))
-        return self._step(args, kwargs, wait)
+        with self.ranks.own_draws():
+            return self._step(args, kwargs, wait)
 
     def _step(self, args: Any, kwargs: Any, wait: bool) -> Tensor:
         with self.ranks.agreeing(), poutine.trace(param_only=True) as capture:
@@ -188,7 +189,7 @@ class ConjugateSVI(SVI):
         own = [p.grad for p in params if p.grad is not None]
         sums = FlatSums([loss.detach().double(), *own], self._share.weight)
         self.ranks.add(sums.flats)
-        total, *grads = sums.parts(sums.flats)
+        total, *grads = sums.parts()
         for grad, found in zip(own, grads, strict=True):
             grad.copy_(found)
         return total
@@ -206,15 +207,15 @@ class ConjugateSVI(SVI):
 
     def _terms(self, args: Any, kwargs: Any) -> tuple[Traces, list[Term]]:
         """Run the program; its traces, and the terms of its loss, averaged over the particles."""
-        with self._autocast(args, kwargs), drawing(self._share, self.ranks) as own:
+        with self._autocast(args, kwargs):
             traces = self.elbo.traces(self.model, self.guide, *args, **kwargs)
-            if own is not None:
-                own.check_plate()
+            if self._share is not None and self._share.weight < 1:
+                _check_plate(traces, self._share.stop - self._share.start)
             return traces, self.elbo.average([self.elbo.terms_of(*pair) for pair in traces])
 
     def _refreshed(self, traces: Traces, args: Any, kwargs: Any) -> list[Term]:
         """The terms that λ appears in, from another run of the guide alone; in plain programs, of both."""
-        with self._autocast(args, kwargs), drawing(self._share, self.ranks):
+        with self._autocast(args, kwargs):
             return self.elbo.average([self._conjugate_terms(*pair, args, kwargs) for pair in traces])
 
     def _conjugate_terms(
@@ -225,7 +226,6 @@ class ConjugateSVI(SVI):
             run: Any = self.elbo._get_vectorized_trace if vectorize else self.elbo._get_trace
             with (
                 poutine.block(),
-                row_dimension(),
                 poutine.replay(trace=subsamples(program.model)),
                 poutine.replay(trace=subsamples(guide)),
             ):
@@ -233,7 +233,7 @@ class ConjugateSVI(SVI):
         rerun = self.guide
         if self.elbo.vectorize_particles:
             rerun = self.elbo._vectorized_num_particles(rerun)
-        with poutine.block(), row_dimension(), PlaceholderMessenger():
+        with poutine.block(), PlaceholderMessenger():
             rerun = poutine.replay(rerun, trace=subsamples(guide))
             return self.elbo.conjugate_terms(program, poutine.trace(rerun).get_trace(*args, **kwargs))
 
@@ -252,6 +252,17 @@ def _rows(args: Any, kwargs: Any) -> int:
     if first is None:
         raise ValueError("group: expected a tensor of rows among the arguments of the step, to share out")
     return len(first)
+
+
+def _check_plate(traces: Traces, rows: int) -> None:
+    """Raise a ValueError unless a plate of so many rows stands for more points, by which a loss is scaled."""
+    sites = [site for pair in traces for part in (pair[0].model, pair[1]) for site in part.nodes.values()]
+    frames = {frame for site in sites for frame in site.get("cond_indep_stack", ())}
+    if not any(frame.full_size not in (None, rows) and frame.size == rows for frame in frames):
+        raise ValueError(
+            f"group: expected a plate of the {rows} rows of a rank, pyro.plate(..., N, subsample=x), in the "
+            "program; rows that a plate chooses itself, or that are all its points, cannot be shared out"
+        )
 
 
 def _refuse_batch_norm(*programs: Any) -> None:

@@ -270,7 +270,8 @@ def fit(
             if stepping is not None:
                 stepping.begin(phase, progress.by_clock)
             while not progress.stopped and ((fraction := _fraction(phase, progress, pace)) < 1):
-                phase.between_steps(batches, progress.step)
+                if phase.between_steps(batches, progress.step):
+                    world().copy_from_first(phase.program.state_dict().values())
                 phase.before_step(fraction)
                 batch = next(source)
                 before = time.perf_counter()

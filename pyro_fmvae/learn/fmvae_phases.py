@@ -12,7 +12,6 @@ from torch import Tensor
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.infer.natural_gradient import NaturalGradient
-from pyro_fmvae.infer.ranks import Ranks
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.learn.component_moves import Make, Sample, best_mixture
 from pyro_fmvae.learn.independent_components import Start, Unit, start_from_components
@@ -188,7 +187,7 @@ class Joint(GradientPhase):
             self.enter()
         self._revive(batches, 0)
 
-    def between_steps(self, batches: Iterable[Any], step: int) -> None:
+    def between_steps(self, batches: Iterable[Any], step: int) -> bool:
         """Compare λ with new starts, every so many steps, and take those of a greater bound.
 
         Free factors are revived after 50 steps, 100, 200, 400 and so on.
@@ -196,23 +195,24 @@ class Joint(GradientPhase):
         A copy of the loader hands out the points that are encoded for it, undistorted. With
         :class:`~pyro_fmvae.data.Batches` these are points still to come in this epoch of training.
         """
-        times = step // FIRST_REVIVAL
+        times, anew = step // FIRST_REVIVAL, False
         if step % FIRST_REVIVAL == 0 and times.bit_count() == 1:
-            self._revive(copy(batches), step)
+            anew = self._revive(copy(batches), step)
         every = self.learning.restart_every
         if not (every and step and step % every == 0):
-            return
+            return anew
         loc, scale, _ = encode_some(self.model, copy(batches))
-        self._started(self.model.restart(loc, scale, _generator(), self.learning.restarts), step)
+        self._say(self.model.restart(loc, scale, _generator(), self.learning.restarts), step)
+        return True
 
-    def _revive(self, batches: Iterable[Any], step: int) -> None:
+    def _revive(self, batches: Iterable[Any], step: int) -> bool:
         """Start free factors anew where that pays: see :mod:`pyro_fmvae.learn.revival`."""
         if self.learning.independent_start:
-            self._started(revive(self.model, batches, step, self.learning.restarts), step)
+            self._say(revive(self.model, batches, step, self.learning.restarts), step)
+        return self.learning.independent_start
 
-    def _started(self, gains: dict[int, float], step: int) -> None:
-        """Take factors that were started anew over to all ranks, and say so."""
-        Ranks(self.learning.group).copy_from_first(self.model.parameters())
+    def _say(self, gains: dict[int, float], step: int) -> None:
+        """Log which factors were started anew."""
         for factor, gain in gains.items():
             logger.info(
                 "%s step %d: factor %d started anew, +%.3f nats a point", self.name, step, factor, gain

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
 from pyro_fmvae.infer.natural_gradient import NaturalGradient
-from pyro_fmvae.infer.ranks import by_rows
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget, GradientPhase, check_number, check_rows, first_batch
 from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
@@ -60,7 +59,7 @@ class GradientEM(GradientPhase):
         """
         check_rows(batch)
         x, rows = batch[0], batch[-1]
-        posterior = by_rows(self.svi.ranks, self.model.posterior, x, self.latents[rows])
+        posterior = self.model.posterior(x, self.latents[rows])
         self.latents[rows] = posterior.mean
         loss = self.svi.step(x, posterior=posterior)
         self.model.project()

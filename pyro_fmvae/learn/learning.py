@@ -178,6 +178,6 @@ class Learning:
     def free_gaussian(self, model: Any, steps: int, learning_rate: float) -> FreeGaussian:
         """The object that takes the free steps of variational EM."""
         if self.eager:
-            return FreeGaussian(model, steps, learning_rate, autocast=self.autocast, group=self.group)
-        how: dict[str, Any] = {name: getattr(self, name) for name in ("compile", "autocast", "group")}
+            return FreeGaussian(model, steps, learning_rate, autocast=self.autocast)
+        how: dict[str, Any] = {name: getattr(self, name) for name in ("compile", "autocast")}
         return CapturedFreeGaussian(model, steps, learning_rate, **how)

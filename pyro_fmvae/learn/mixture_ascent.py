@@ -2,12 +2,12 @@
 
 import logging
 import math
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from pyro_fmvae.infer.ranks import now
 from pyro_fmvae.learn.mixture_search import STARTS, ascend, best_start, bound_of
 from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
 from pyro_fmvae.learn.stacking import labelled_first, learn_predictors
@@ -76,7 +76,7 @@ class MixtureAscent(Phase):
         rows = labelled_first(drawn, labels)[: self.searched]
         generator = torch.Generator().manual_seed(self.seed)  # anew: the starts of the search
         of_rows, minutes = None if labels is None else labels[rows], self.budget.minutes
-        began, most = now(), 60 * minutes if minutes else math.inf
+        began, most = time.monotonic(), 60 * minutes if minutes else math.inf
         until = began + most / 4
         found = best_start(self.make, x[rows], of_rows, generator, self.starts, until)
         if self.stacking and labels is not None:
@@ -84,7 +84,7 @@ class MixtureAscent(Phase):
         state = found.model.state_dict()
         self.model.match(state)
         self.model.load_state_dict(state)
-        if now() > until:
+        if time.monotonic() > until:
             logger.warning("%s: not every start was tried and improved to its end: the time is up", self.name)
 
     @torch.no_grad()

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,6 @@ from torch import Tensor
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.category import codes_below, indicators
 from pyro_fmvae.distributions.exponential_family import blend
-from pyro_fmvae.infer.ranks import now
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.models.learnt_prior import LearntPrior
 from pyro_fmvae.models.observed_mixture import ObservedMixture
@@ -272,7 +272,7 @@ def climb(
         x, labels: all rows: see :meth:`ObservedMixture.observations`.
         gamma: responsibilities, [N, K]. Components of a Dirichlet process are put in order of size.
         iterations: updates at most, at least 1.
-        until: time of ``now``, in seconds, after which no further update is begun.
+        until: time of ``time.monotonic()``, after which no further update is begun.
     """
     return ascended(model, model.packed(x, labels), gamma, iterations, until)
 
@@ -412,7 +412,7 @@ class Ascent:
             if self.known is not None:
                 rows, self.gamma = rows * self.known, self.gamma * self.known.unsqueeze(-1)
             bounds = (self.scale * rows.sum(-1) - self._divergence()).flatten().tolist()
-            late = iteration == last or now() > until
+            late = iteration == last or time.monotonic() > until
             for place, number in enumerate(active):
                 gain = bounds[place] - before[number]
                 if number not in found and (late or gain < least[number]):
@@ -534,7 +534,7 @@ def best_start(
         x, labels: as for :func:`climb`.
         generator: source of the random numbers, on the CPU.
         starts: how many, at least 1; one without randomness if there is a single component.
-        until: time of ``now``, in seconds, after which no further start or update is begun.
+        until: time of ``time.monotonic()``, after which no further start or update is begun.
     """
     model = make()
     count, features = model.components, features_of(x, model.levels)
@@ -544,7 +544,7 @@ def best_start(
     for clusters in _clusterings(model, spaces, x, labels, generator, starts, until):
         gamma = torch.nn.functional.one_hot(clusters, count).double()
         tried.append(climb(_resized(model, count), x, labels, gamma, SHORT, until))
-        if now() > until:
+        if time.monotonic() > until:
             break
     leading = sorted(tried, key=lambda fitted: -fitted.bound)[:LEADING]
     found = [climb(fitted.model, x, labels, fitted.gamma, until=until) for fitted in leading]
@@ -575,7 +575,7 @@ def search(
         seed: of the starts.
         starts: of each size.
         rival: evidence of the best mixture of another kind.
-        until: time of ``now``, in seconds, after which no further start or update is begun. What
+        until: time of ``time.monotonic()``, after which no further start or update is begun. What
             is left out is logged.
     """
     best: Fitted | None = None
@@ -590,7 +590,7 @@ def search(
             best = found
         if worse == WORSE or found.evidence + left * max(gain, 0) < rival:
             break
-        if now() > until:
+        if time.monotonic() > until:
             logger.warning("components: at most %d were tried, not from every start: the time is up", size)
             break
     assert best is not None

@@ -129,8 +129,13 @@ class Phase(ABC):
     def prepare(self, batches: Iterable[Any]) -> None:  # noqa: B027
         """Choose start values that depend on data; not called when a phase is resumed."""
 
-    def between_steps(self, batches: Iterable[Any], step: int) -> None:  # noqa: B027
-        """Look at more data than a batch, after so many steps and before the next one."""
+    def between_steps(self, batches: Iterable[Any], step: int) -> bool:
+        """Look at more data than a batch, after so many steps and before the next one.
+
+        Returns:
+            Whether parameters were started anew.
+        """
+        return False
 
     def before_step(self, fraction: float) -> None:  # noqa: B027
         """Set whatever follows a schedule, when this share of the budget, in [0, 1), is used up."""

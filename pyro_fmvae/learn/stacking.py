@@ -5,6 +5,7 @@ Members are weighed by how probable they make labels that they have not seen (st
 
 import logging
 import math
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_fmvae.infer.ranks import now
 from pyro_fmvae.learn.mixture_search import best_start
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.label_predictor import LabelPredictor, tempered
@@ -70,7 +70,7 @@ def learn_predictors(
         searched: indices of the rows for cross-validation.
         seed: of folds, starts and trees.
         until: of the mixtures of the folds, as for :func:`~pyro_fmvae.learn.mixture_search.best_start`.
-        end: time of ``now``, in seconds, after which no further predictor is begun; the mixture
+        end: time of ``time.monotonic()``, after which no further predictor is begun; the mixture
             alone predicts the labels that are left, and the log says so.
     """
     model.predictors.clear()
@@ -82,7 +82,7 @@ def learn_predictors(
     mixtures = _mixtures_held_out(make, x[searched], tried, folds, seed, until)
     features, own = model.features(x), _own_predictions(model, x)
     for number, label in enumerate(learnable):
-        if now() > end:
+        if time.monotonic() > end:
             left = len(learnable) - number
             logger.warning("labels: the mixture alone predicts %d of them: the time is up", left)
             break

@@ -9,10 +9,8 @@ from torch.utils._pytree import tree_map_only
 
 from pyro_fmvae.distributions.exponential_family import blend
 from pyro_fmvae.infer.natural_gradient import RobbinsMonro
-from pyro_fmvae.infer.ranks import Ranks
 from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows, first_batch
 from pyro_fmvae.models.em.expectation_maximization import ExpectationMaximization
-from pyro_fmvae.models.em.shared_em import SharedEM
 from pyro_fmvae.models.em.statistics import Statistics
 
 STEPWISE = RobbinsMonro(delay=1.0, forgetting=0.6)
@@ -38,7 +36,6 @@ class StepwiseEM(Phase):
         reseed_every: steps between two times that a unit of little use is put elsewhere; 0: never.
         reseeded: share of the phase, in [0, 1], after which none is.
         name: for records.
-        group: a ``torch.distributed`` group whose processes share the E-steps: see :class:`SharedEM`.
 
     Attributes:
         parameters: of all starts.
@@ -64,7 +61,6 @@ class StepwiseEM(Phase):
         reseed_every: int = 0,
         reseeded: float = 0.7,
         name: str = "joint",
-        group: Any = None,
     ) -> None:
         super().__init__(name, budget, model)
         for argument, value in (("starts", starts), ("reseed_every", reseed_every)):
@@ -76,8 +72,7 @@ class StepwiseEM(Phase):
             raise ValueError(f"annealed: expected a share in (0, 1], got {annealed}")
         if not 0 <= reseeded <= 1:
             raise ValueError(f"reseeded: expected a share in [0, 1], got {reseeded}")
-        self.model, self.starts, self.rate = model, starts, rate
-        self.em = em if group is None else SharedEM(em, Ranks(group))
+        self.model, self.em, self.starts, self.rate = model, em, starts, rate
         self.hottest, self.annealed = temperature, annealed
         self.reseed_every, self.reseeded = reseed_every, reseeded
         self.record_every = budget.record_every

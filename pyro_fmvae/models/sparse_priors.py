@@ -13,7 +13,6 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
 from pyro_fmvae.distributions import SpikeAndSlab, SpikeAndSlabMixture
-from pyro_fmvae.infer.ranks import whole_batch
 
 STARTING_RANGE = 0.1, 0.9  # as shares of the bounds: closer to them, pseudo-inputs would hardly move
 
@@ -193,5 +192,4 @@ class SelectionSparsePrior(MixtureSparsePrior):
         assert isinstance(p, SpikeAndSlabMixture)
         if p.log_selection is None:
             return super().mean_spike(p)
-        selection = whole_batch(p.log_selection, 0).exp()
-        return (selection @ p.components.probs.mean(-1)).mean()
+        return (p.log_selection.exp() @ p.components.probs.mean(-1)).mean()

@@ -1,6 +1,5 @@
 """The command ``encode``: write codes, responsibilities and means of data."""
 
-from collections import deque
 from pathlib import Path
 
 from jsonargparse import ArgumentParser
@@ -21,7 +20,6 @@ from pyro_fmvae.app.commands.row_tables import (
 from pyro_fmvae.app.runs.by_batches import encoded_parts, in_order, joined, naming_far_rows
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.evaluate.randomness import resolve_device
-from pyro_fmvae.infer.ranks import world
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -40,23 +38,18 @@ def encode(
     Raises:
         ValueError: bad data, data without a finite bound, or a bad file name.
     """
-    ranks = world()
-    with ranks.agreeing(same_draws=False):
-        opened, target = Run.open(Path(run)), Path(out)
-        check_ending(target, (".npz", *TABLES, H5AD))
-        check_annotates(data, target)
-        check_installed(target)
-        check_different(data=data, out=out)
-        check_spares_data(opened, target)
-        place = resolve_device(device)
-        model = opened.load_model(place)
-        rows, _ = rows_of(opened, data, data_root, split, by_name=False)
-        names = names_of(opened, data, rows)
-    parts = encoded_parts(opened.recipe, model, in_order(rows, place), ranks)
-    with naming_far_rows(model, rows, place, ranks=ranks):
-        if not ranks.leads:
-            deque(parts, maxlen=0)  # what this rank computes of them goes to the first
-            return 0
+    opened, target = Run.open(Path(run)), Path(out)
+    check_ending(target, (".npz", *TABLES, H5AD))
+    check_annotates(data, target)
+    check_installed(target)
+    check_different(data=data, out=out)
+    check_spares_data(opened, target)
+    place = resolve_device(device)
+    model = opened.load_model(place)
+    rows, _ = rows_of(opened, data, data_root, split, by_name=False)
+    names = names_of(opened, data, rows)
+    parts = encoded_parts(opened.recipe, model, in_order(rows, place))
+    with naming_far_rows(model, rows, place):
         if target.suffix == H5AD:
             added = save_annotated(opened, Path(str(data)), target, joined(parts))
             print(f"wrote {target}: {len(rows):,} rows with {', '.join(added)}")
@@ -76,5 +69,4 @@ COMMAND = Command(
     "Encode data: responsibilities, codes and means, in row order.",
     add_arguments,
     encode,
-    shared=True,
 )

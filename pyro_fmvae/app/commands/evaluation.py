@@ -30,7 +30,6 @@ from pyro_fmvae.evaluate import (
 )
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.evaluate.randomness import resolve_device
-from pyro_fmvae.infer.ranks import Ranks, world
 from pyro_fmvae.models import FactorialMixtureVAE
 
 PROBE_ROWS = 5000  # training rows that probes are fitted to
@@ -79,14 +78,13 @@ def evaluate(
     if points is not None and points < 1:
         raise ValueError(f"points: expected a number >= 1, got {points}")
     check_seed(seed)
-    ranks, left_out = world(), dict[str, dict[str, int]]()
-    with ranks.agreeing(same_draws=False):
-        opened = open_factorial(run, "--probes") if probes else Run.open(Path(run))
-        if probes and opened.recipe.tables:
-            raise ValueError(f"run: --probes needs latents, {run} is a {opened.recipe.name}, which has none")
-        place = resolve_device(device)
-        model = opened.load_model(place)
-        rows, label_names = rows_of(opened, data, data_root, split, left_out=left_out)
+    left_out = dict[str, dict[str, int]]()
+    opened = open_factorial(run, "--probes") if probes else Run.open(Path(run))
+    if probes and opened.recipe.tables:
+        raise ValueError(f"run: --probes needs latents, {run} is a {opened.recipe.name}, which has none")
+    place = resolve_device(device)
+    model = opened.load_model(place)
+    rows, label_names = rows_of(opened, data, data_root, split, left_out=left_out)
     if points is not None:
         rows = rows.select(torch.arange(min(points, len(rows))))
     if free_steps and len(rows) < 2:
@@ -98,10 +96,8 @@ def evaluate(
         )
     if free_steps and opened.recipe.no_gap:
         raise ValueError(f"free_steps: {opened.recipe.no_gap}")
-    with naming_far_rows(model, rows, place, seed, ranks=ranks):
-        result = _bounds(model, batches, num_samples, free_steps, seed, ranks)
-    if not ranks.leads:
-        return 0
+    with naming_far_rows(model, rows, place, seed):
+        result = _bounds(model, batches, num_samples, free_steps, seed)
     own = data is None or data == opened.config.data
     trained_on = Path(opened.config.data).resolve()
     if data is not None and data not in LOADERS and Path(data).resolve() == trained_on:
@@ -145,18 +141,16 @@ def _beside_references(
     return {name: measures | found[name] for name, measures in classified.items()}
 
 
-def _bounds(
-    model: Any, batches: Batches, num_samples: int, free_steps: int, seed: int, ranks: Ranks
-) -> dict[str, Any]:
+def _bounds(model: Any, batches: Batches, num_samples: int, free_steps: int, seed: int) -> dict[str, Any]:
     """Compute the bound and its parts, tighter bounds if draws are asked for, and the amortisation gap."""
     draws = max(1, min(num_samples, DRAWS // batches.num_data))
-    result: dict[str, Any] = bound(model, batches, seed, draws, ranks=ranks)
+    result: dict[str, Any] = bound(model, batches, seed, draws)
     if not model.bounded:
         result |= {"elbo": None, "kl_z": None}
     if num_samples:
-        result |= tighter_bounds(model, batches, num_samples, seed, ranks)
+        result |= tighter_bounds(model, batches, num_samples, seed)
     if free_steps:
-        found = amortisation_gap(model, batches, free_steps, seed=seed, ranks=ranks)
+        found = amortisation_gap(model, batches, free_steps, seed=seed)
         result |= {name: value for name, value in found.items() if name != "n"}
     return result
 
@@ -264,5 +258,4 @@ COMMAND = Command(
     "Evaluate a run.",
     add_arguments,
     evaluate,
-    shared=True,
 )

@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from pyro_fmvae.app.runs.by_batches import COMPARED, in_order
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores, score_parts, threshold
 from pyro_fmvae.evaluate.randomness import resolve_device
-from pyro_fmvae.infer.ranks import world
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -67,21 +65,16 @@ def score(
     check_ending(target, (".npz", *TABLES))
     check_installed(target)
     check_different(data=data, out=out)
-    ranks = world()
-    with ranks.agreeing(same_draws=False):
-        opened = Run.open(Path(run))
-        check_spares_data(opened, target)
-        place = resolve_device(device)
-        model = opened.load_model(place)
-        rows, _ = rows_of(opened, data, data_root, split, by_name=False)
-        names = names_of(opened, data, rows)
-        train = opened.load_data(data_root).train
+    opened = Run.open(Path(run))
+    check_spares_data(opened, target)
+    place = resolve_device(device)
+    model = opened.load_model(place)
+    rows, _ = rows_of(opened, data, data_root, split, by_name=False)
+    names = names_of(opened, data, rows)
+    train = opened.load_data(data_root).train
     compared = in_order(train, place, train_points)
-    usual = outlier_scores(model, compared, num_samples, seed, ranks=ranks)
-    parts = score_parts(model, in_order(rows, place, points), num_samples, seed, ranks=ranks)
-    if not ranks.leads:
-        deque(parts, maxlen=0)  # what this rank computes of them goes to the first
-        return 0
+    usual = outlier_scores(model, compared, num_samples, seed)
+    parts = score_parts(model, in_order(rows, place, points), num_samples, seed)
     if opened.recipe.gaussian_codes and model.bounded:
         neighbours = Neighbours(model, compared)
         usual[NEAREST] = neighbours.among_training_points()
@@ -148,5 +141,4 @@ COMMAND = Command(
     "Write outlier scores of data, thresholds, and what lies above them (.npz, .csv, .parquet).",
     add_arguments,
     score,
-    shared=True,
 )

@@ -4,6 +4,7 @@ import os
 import shutil
 from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from itertools import pairwise
@@ -25,8 +26,9 @@ from pyro_fmvae.app.recipes.registry import (
     configure,
     options_of,
     own_first,
+    recipe_of,
 )
-from pyro_fmvae.app.runs.launching import is_restart_of
+from pyro_fmvae.app.runs.launching import first_alone, first_before_others, is_restart_of
 from pyro_fmvae.app.runs.run import (
     DERIVED,
     saved,
@@ -35,7 +37,6 @@ from pyro_fmvae.app.runs.training import CHANGEABLE, train
 from pyro_fmvae.app.runs.training import resume as resume_run
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.files.untrusted import check_type
-from pyro_fmvae.infer.ranks import world
 
 # Options of a new run, from what a command line and a configuration file give.
 
@@ -225,14 +226,15 @@ def run(model: str | None, out: str | None, resume: str | None, typed: Set[str],
     if out is not None and is_restart_of(Path(out)):
         if saved(Path(out)):
             return resume_run(out, **{name: given[name] for name in CHANGEABLE})
-        if world().leads:  # it was killed before there was anything to go on from
-            shutil.rmtree(out)
+        # It was killed before there was anything to go on from.
+        first_before_others(lambda: shutil.rmtree(out, ignore_errors=True))
     if resume is not None:
         options = {name: given[name] for name in all_options()}
         _check_unchanged({"model": model, **options}, out)
         return resume_run(resume, **{name: options[name] for name in CHANGEABLE})
-    _, status = train(configuration(model, typed, given), None, out, inherited(typed, given))
-    return status
+    config = configuration(model, typed, given)
+    with first_alone() if recipe_of(config).tables else nullcontext(True) as takes_part:
+        return train(config, None, out, inherited(typed, given))[1] if takes_part else 0
 
 
 def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:

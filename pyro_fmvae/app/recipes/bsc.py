@@ -69,7 +69,6 @@ class BSC(CoderRecipe[BSCOptions]):
                 joint,
                 **self._search(),
                 reseed_every=config.reseed_every,
-                group=learning.group,
             )
         ]
 

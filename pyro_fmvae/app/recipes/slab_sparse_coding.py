@@ -67,10 +67,9 @@ class SlabRecipe(CoderRecipe[SlabOptions]):
     def phases(self, model: SpikeAndSlabSparseCoding, learning: Learning) -> list[Phase]:
         """EM with preselected units, then with all."""
         budgets, rate = budgets_of(self.config), em_rate_of(self.config)
-        group: dict[str, Any] = {"group": learning.group}
         return [
-            StepwiseEM(model, model.em, budgets["joint"], **self._search(), **group),
-            StepwiseEM(model, self._em(None), budgets["refine"], 0, rate, name="refine", **group),
+            StepwiseEM(model, model.em, budgets["joint"], **self._search()),
+            StepwiseEM(model, self._em(None), budgets["refine"], 0, rate, name="refine"),
         ]
 
     def code(self, model: SpikeAndSlabSparseCoding, x: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The recipe of observed mixtures: tables without networks."""
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,6 @@ from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.evaluate import edit_rows, label_agreement
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.figures.page import Figure
-from pyro_fmvae.infer.ranks import now
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
 from pyro_fmvae.learn.mixture_search import STARTS, Fitted, search
@@ -129,10 +129,10 @@ def chosen(
         numbers = (config.factors[-1],)
     assert config.starts is not None
     minutes = config.max_minutes or config.time_limit
-    end = now() + 60 * minutes / 2 if minutes else math.inf  # the rest is for training
+    end = time.monotonic() + 60 * minutes / 2 if minutes else math.inf  # the rest is for training
     best: tuple[MixtureOptions, Fitted] | None = None
     for left, covariance in zip(range(len(covariances), 0, -1), covariances, strict=True):
-        began = now()
+        began = time.monotonic()
         until = began + (end - began) / left
         asked = replace(config, covariance=covariance)
         rival = -math.inf if best is None else best[1].evidence

@@ -24,7 +24,6 @@ from pyro_fmvae.data.own.raw import check_columns, warn_unseen
 from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.evaluate import bound, rows_without_bound
 from pyro_fmvae.evaluate.randomness import seeded
-from pyro_fmvae.infer.ranks import Ranks, by_rows
 
 # Data that Python hands to a run, preprocessed as in its training.
 
@@ -102,7 +101,6 @@ def naming_far_rows(
     device: torch.device,
     seed: int = 0,
     argument: str = "data",
-    ranks: Ranks | None = None,
 ) -> Iterator[None]:
     """Name the rows that have no finite bound if the computation inside fails because of them.
 
@@ -112,7 +110,7 @@ def naming_far_rows(
     try:
         yield
     except ValueError:
-        far = rows_without_bound(model, in_order(rows, device), seed, ranks)
+        far = rows_without_bound(model, in_order(rows, device), seed)
         if not len(far):
             raise
         rows_are = f"row {far[0]} is" if len(far) == 1 else f"row {far[0]} and {len(far) - 1} others are"
@@ -122,15 +120,11 @@ def naming_far_rows(
         ) from None
 
 
-def encoded_parts(
-    recipe: Recipe[Any], model: Any, batches: Batches, ranks: Ranks | None = None
-) -> Iterator[dict[str, np.ndarray]]:
+def encoded_parts(recipe: Recipe[Any], model: Any, batches: Batches) -> Iterator[dict[str, np.ndarray]]:
     """Encode batch after batch: the arrays of :meth:`Recipe.encode` on the CPU, each [B, ...].
 
     Where the networks have not learnt all labels, ``predicted`` [B, I] is beside them: the codes, but of
     these labels what is predicted without the networks.
-
-    Where ranks share the rows, every rank gets all of them, and has to go through all parts.
     """
 
     def encode(x: Tensor) -> dict[str, Tensor]:
@@ -139,7 +133,7 @@ def encoded_parts(
 
     for x, *_ in batches:
         with torch.no_grad():
-            encoded = by_rows(ranks or Ranks(), encode, x)
+            encoded = encode(x)
         yield {name: tensor.cpu().numpy() for name, tensor in encoded.items()}
 
 
@@ -190,12 +184,9 @@ def draw_rows(
 
 
 @torch.no_grad()
-def map_rows(function: Callable[[Tensor], Tensor], batches: Batches, ranks: Ranks | None = None) -> Tensor:
-    """A function of each batch [B, ...], the results one after another on the CPU: [N, ...].
-
-    Where ranks share the rows, every rank gets all of them.
-    """
-    return torch.cat([by_rows(ranks or Ranks(), function, x).cpu() for x, *_ in batches])
+def map_rows(function: Callable[[Tensor], Tensor], batches: Batches) -> Tensor:
+    """A function of each batch [B, ...], the results one after another on the CPU: [N, ...]."""
+    return torch.cat([function(x).cpu() for x, *_ in batches])
 
 
 # Rows of a table as columns with their names, units and words.
@@ -227,20 +218,18 @@ def named_columns(
             yield name, np.array([*words, ""])[place] if words else values[column]
 
 
-def finite_bound(
-    model: Any, rows: Split, device: torch.device, ranks: Ranks | None = None
-) -> tuple[dict[str, float], Tensor]:
+def finite_bound(model: Any, rows: Split, device: torch.device) -> tuple[dict[str, float], Tensor]:
     """The bound of some rows, and the numbers of those that it is the mean of: all that have a finite one."""
     try:
-        return bound(model, in_order(rows, device), ranks=ranks), torch.arange(len(rows))
+        return bound(model, in_order(rows, device)), torch.arange(len(rows))
     except ValueError:
-        far = rows_without_bound(model, in_order(rows, device), ranks=ranks)
+        far = rows_without_bound(model, in_order(rows, device))
         if not 0 < len(far) < len(rows):
             raise
     mask = torch.ones(len(rows), dtype=torch.bool)
     mask[far] = False
     near = mask.nonzero().squeeze(-1)
-    measures, nearer = finite_bound(model, rows.select(near), device, ranks)
+    measures, nearer = finite_bound(model, rows.select(near), device)
     return measures, near[nearer]
 
 

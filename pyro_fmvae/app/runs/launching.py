@@ -137,8 +137,8 @@ def quiet_unless_first() -> Iterator[None]:
 def launched(timeout: float = TIMEOUT, checked: bool = False) -> Iterator[Ranks]:
     """The ranks of torchrun that run this command; started otherwise, the process is alone.
 
-    Inside, :func:`pyro_fmvae.infer.ranks` gives them. An error that ends the command leaves with the rank
-    that is to name (``error.rank``), on one rank only. The others raise SpokenElsewhereError.
+    Inside, ``ranks.world`` gives them. An error that ends the command leaves with the rank that is to name
+    (``error.rank``), on one rank only. The others raise SpokenElsewhereError.
 
     Args:
         timeout: seconds that ranks wait for one that does not answer.
@@ -194,10 +194,18 @@ def first_before_others(function: Callable[[], T]) -> T:
         Exception: what the function raises on any rank; AnotherRankError on the others.
     """
     ranks = world()
-    with ranks.agreeing(same_draws=False):
+    with ranks.agreeing():
         found = function() if ranks.leads else None
-    with ranks.agreeing(same_draws=False):
+    with ranks.agreeing():
         return found if ranks.leads else function()  # type: ignore[return-value]
+
+
+@contextmanager
+def first_alone() -> Iterator[bool]:
+    """Rank 0 goes on inside as if it were alone; whether this process is the one."""
+    leads = world().leads
+    with together(Ranks()):
+        yield leads
 
 
 def check_equal(run: Run) -> None:

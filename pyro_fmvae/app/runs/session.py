@@ -29,7 +29,7 @@ from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.files import checkpoint
 from pyro_fmvae.files.memory import most_used
-from pyro_fmvae.infer.ranks import now, world
+from pyro_fmvae.infer.ranks import world
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.learn.label_spreading import predictors_of_unlearnt
 from pyro_fmvae.learn.phase import Phase
@@ -91,15 +91,28 @@ class Journal:
 
     def record(self, record: Record) -> dict[str, Any] | None:
         """Measure, append and return, if it is time to; None otherwise."""
-        model, phase = self.trainer.model, self.trainer.phases[self.trainer.progress.phase]
+        phase = self.trainer.phases[self.trainer.progress.phase]
         if record.step % phase.record_every and record.fraction < 1:
             return None
-        with evaluating(model, phase.program):
-            measures, near = finite_bound(phase.program, self.validation, self.trainer.device, world())
-        left_out = tuple(sorted(set(range(len(self.validation))) - set(near.tolist())))
-        if left_out != self.left_out:
+        values, *left_out = world().of_first(lambda: self._measured(record, phase))
+        if tuple(left_out) != self.left_out:
             logger.warning("validation points that are left out: %d, %s", len(left_out), BEYOND)
-            self.left_out = left_out
+            self.left_out = tuple(left_out)
+        if world().leads:
+            with self.path.open("a") as file:
+                file.write(json.dumps(values) + "\n")
+        where = f"{record.phase} step {record.step}"
+        used = values["used_components"]
+        components = f", used components {used}" if used else ""
+        right = _listed(values.get("accuracy", {}))
+        logger.info("%s: %s %.2f%s%s", where, self.measure, values[self.measure], components, right)
+        return values
+
+    def _measured(self, record: Record, phase: Phase) -> list[Any]:
+        """A line of the journal, and behind it the numbers of the points without a finite bound."""
+        model = self.trainer.model
+        with evaluating(model, phase.program):
+            measures, near = finite_bound(phase.program, self.validation, self.trainer.device)
         used = self.trainer.run.recipe.used_components(model)
         if phase.program is not model:  # it has nothing of the prior yet
             used = [0] * len(used)
@@ -115,14 +128,7 @@ class Journal:
         if self.trainer.run.labelled and phase.program is model:
             with evaluating(model):
                 values["accuracy"] = accuracies(self.trainer, self.dataset)
-        if world().leads:
-            with self.path.open("a") as file:
-                file.write(json.dumps(values) + "\n")
-        where = f"{record.phase} step {record.step}"
-        components = f", used components {used}" if used else ""
-        right = _listed(values.get("accuracy", {}))
-        logger.info("%s: %s %.2f%s%s", where, self.measure, values[self.measure], components, right)
-        return values
+        return [values, *sorted(set(range(len(self.validation))) - set(near.tolist()))]
 
 
 def _listed(accuracy: dict[str, dict[str, float]]) -> str:
@@ -192,7 +198,7 @@ class Keeper:
 
         This takes none of the training's time. A run whose last phase compares no models writes nothing.
         """
-        if self.ended is None:
+        if self.ended is None or not world().leads:
             return
         selected, end, state, stopped = self.ended
         model, recipe = self.trainer.model, self.trainer.run.recipe
@@ -206,8 +212,7 @@ class Keeper:
             if len(common) < len(rows):  # both of the same points
                 training, rows = self._on_training_points(common)
         values = len(rows), training, at_end, stopped, recipe.against_overfitting
-        if world().leads:
-            SelectedModel(self.journal.measure, selected, end, *values).write(self.trainer.run.folder)
+        SelectedModel(self.journal.measure, selected, end, *values).write(self.trainer.run.folder)
 
     def follow(self, record: Record) -> dict[str, Any] | None:
         """Measure, if it is time to; keep the model if it is the best; end the phase if it no longer gains.
@@ -239,10 +244,13 @@ class Keeper:
         """The moment of a record, with known labels where the phase knows of labels."""
         share: dict[str, Any] = {}
         if self.known and phase.program is self.trainer.model:
-            right = torch.cat([self._right(rows) for rows in self.known])
-            share = {"right": right.double().mean().item(), "known": len(right)}
+            share = world().of_first(self._predicted)
         share["left_out"] = self.journal.left_out
         return Moment(record.phase, record.step, record.total_steps, values[self.journal.measure], **share)
+
+    def _predicted(self) -> dict[str, float]:
+        right = torch.cat([self._right(rows) for rows in self.known])
+        return {"right": right.double().mean().item(), "known": len(right)}
 
     def _right(self, rows: Split) -> Tensor:
         """True for each known label of these rows that is predicted, [number of them]."""
@@ -250,7 +258,7 @@ class Keeper:
         assert labels is not None
         with evaluating(model), seeded(0):
             unlabelled = in_order(replace(rows, labels=None), self.trainer.device)
-            codes = map_rows(model.codes, unlabelled, world())
+            codes = map_rows(model.codes, unlabelled)
         labels, sizes = labels.cpu(), codes.new_tensor(self.trainer.run.recipe.num_values)
         return ((codes % sizes)[:, : labels.shape[1]] == labels)[labels >= 0]
 
@@ -271,7 +279,7 @@ class Keeper:
         """The main measure of the model on training points, and those that have it."""
         model = self.trainer.model
         with evaluating(model):
-            measures, near = finite_bound(model, rows, self.trainer.device, world())
+            measures, near = finite_bound(model, rows, self.trainer.device)
         return measures[self.journal.measure], rows.select(near)
 
 
@@ -289,9 +297,9 @@ def announce(trainer: Trainer) -> None:
     config = trainer.run.config
     minutes = config.max_minutes or config.time_limit
     limit = 60 * minutes if minutes else math.inf
-    began = now()
+    began = time.monotonic()
     pace = rehearse(trainer)
-    trainer.spend(now() - began)
+    trainer.spend(time.monotonic() - began)
     steps = sum(phase.budget.iterations or 0 for phase in trainer.phases)
     if pace is not None and config.max_minutes is None:
         short = f", cut short after {duration(limit)}" if minutes else ""
@@ -498,7 +506,7 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -
                 log(values)
             outlook.update(record)
             # What is kept is written down before the last checkpoint.
-            (stop,) = ranks.largest([heard[0] if heard else 0])
+            stop = ranks.largest(heard[0] if heard else 0)
             due = record.step == 0 or stop or time.monotonic() - saved > CHECKPOINT_EVERY
             if due and keeper.ended is None:
                 trainer.save()
@@ -512,7 +520,7 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -
     if ranks.leads:  # it alone saves, and reports
         predict_unlearnt(trainer, dataset)
     trainer.save()
-    return ranks.largest([heard[0] if heard else 0])[0]
+    return ranks.largest(heard[0] if heard else 0)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from pyro_fmvae.app.runs.run import CHECKPOINT, Run, check_state, fitting
 from pyro_fmvae.data import Batches, Dataset, whole
 from pyro_fmvae.files import checkpoint
 from pyro_fmvae.files.untrusted import check_type, read_json
-from pyro_fmvae.infer.ranks import random_digest, world
+from pyro_fmvae.infer.ranks import world
 from pyro_fmvae.learn.fitting import (
     LONG,
     Progress,
@@ -348,6 +348,7 @@ class Trainer:
 
     def spend(self, seconds: float) -> None:
         """Count time before the first step, such as that of choosing options, as time of the training."""
+        (seconds,) = world().numbers_of_first([seconds])
         self.progress.total_seconds += seconds
         self.progress.spare -= seconds
 
@@ -407,8 +408,9 @@ class Trainer:
         Raises:
             RuntimeError: they have not; the message names what differs.
         """
-        state = {"model": self.model.state_dict(), "phase": self.phases[self.progress.phase].state_dict()}
-        found = {"random numbers": str(random_digest())}
+        phase = self.phases[self.progress.phase].state_dict()
+        state = {"model": self.model.state_dict(), "phase": phase, "random": torch.get_rng_state()}
+        found = {}
         for path, leaf in tree_flatten_with_path(state)[0]:
             if isinstance(leaf, Tensor):
                 content = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

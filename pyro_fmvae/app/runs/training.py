@@ -1,6 +1,7 @@
 """Training of a run, from its options to its report, and its continuation."""
 
 import shutil
+import time
 from collections.abc import Iterator, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -18,7 +19,7 @@ from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.evaluate.randomness import resolve_device
 from pyro_fmvae.files.checkpoint import alone
-from pyro_fmvae.infer.ranks import now, world
+from pyro_fmvae.infer.ranks import world
 
 CHANGEABLE: Final = ("data_root", "device", "eager", "compile")
 """Options that may differ when a run is resumed."""
@@ -43,7 +44,7 @@ def train(
     """
     config = options
     ranks = world()
-    with ranks.agreeing(same_draws=False):
+    with ranks.agreeing():
         if out is not None:
             check_new(out)
         device = resolve_device(config.device)
@@ -52,19 +53,21 @@ def train(
         config = with_full_paths(config, Path.cwd())
     root = Path(config.data_root) if config.data_root else None
     dataset = first_before_others(lambda: load_data(config, root, data=data))
-    began = now()
-    with ranks.agreeing(same_draws=False):
+    began = time.monotonic()
+    with ranks.agreeing():
         run = Run.new(Path(out) if out else Path("runs") / dataset.name, config, dataset, given)
     check_equal(run)
     trainer = Trainer(run, dataset, device)
-    trainer.spend(now() - began)
-    with ranks.agreeing(same_draws=False):
+    trainer.spend(time.monotonic() - began)
+    with ranks.agreeing():
         trainer.start()
-    with ranks.agreeing(same_draws=False):
-        if ranks.leads:
-            trainer.run = run.write(numbered=not out, data=data)
-            note_launch(trainer.run.folder)
-    folder = Path(ranks.texts(str(trainer.run.folder))[0])
+
+    def write() -> str:
+        folder = run.write(numbered=not out, data=data).folder
+        note_launch(folder)
+        return str(folder)
+
+    folder = Path(ranks.of_first(write))
     trainer.run = replace(trainer.run, folder=folder)
     if run.recipe.tables:
         print(f"learnt without networks, by --model {run.recipe.name}; for networks give --model {DEFAULT}")
@@ -92,7 +95,7 @@ def resume(
     ``eager`` and ``compile`` say how steps are taken from now on, if they are given.
     """
     ranks = world()
-    with ranks.agreeing(same_draws=False):
+    with ranks.agreeing():
         run = Run.open(Path(folder))
         run.check_folder("the state of its training")
         check_log(run.config)
@@ -104,7 +107,7 @@ def resume(
     dataset = first_before_others(lambda: run.load_data(data_root))
     trainer = Trainer(run, dataset, place)
     with alone(run.folder) if ranks.leads else nullcontext():
-        with ranks.agreeing(same_draws=False):
+        with ranks.agreeing():
             if not saved(run.folder):
                 raise ValueError(
                     f"run: {run.folder} was stopped before anything was saved; "

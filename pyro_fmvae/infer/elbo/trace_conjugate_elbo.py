@@ -36,7 +36,6 @@ from pyro_fmvae.infer.elbo.structure import (
     sum_terms,
     unmasked,
 )
-from pyro_fmvae.infer.ranks import whole_batch
 
 # Weights of a loss as attributes that refuse numbers out of range.
 
@@ -183,7 +182,7 @@ def dependence_terms(tables: Sequence[MixtureTables], guide: Trace, weight: floa
     η²_ij is :func:`explained` by assignment j of the mixture in block i of any mixture, averaged over the
     dimensions of the block, under responsibilities that are clamped by labels and held constant. For a block
     with labels of its own, means are replaced by what they are :func:`within` its components. N is the number
-    of data points that the batch stands for. Where ranks share a batch, all rows count.
+    of data points that the batch stands for.
 
     Args:
         tables: of all mixtures, assignments [..., B].
@@ -218,7 +217,7 @@ def _clamped(table: MixtureTables) -> tuple[Tensor, Tensor]:
     site = table.site
     gamma = table.responsibilities()[0].detach()
     counts = scale_and_mask(torch.ones_like(gamma[..., 0]), site["scale"], site["mask"])
-    return whole_batch(gamma, -2), whole_batch(counts, -1, counts=True)
+    return gamma, counts
 
 
 def _block(q: Distribution, own: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -227,7 +226,7 @@ def _block(q: Distribution, own: tuple[Tensor, Tensor] | None) -> tuple[Tensor, 
     With responsibilities and counts of labelled assignments, means are those within components. Several
     blocks may have one assignment: the views of a point.
     """
-    mean, variance = (whole_batch(moment, -2) for moment in (q.mean, q.variance))
+    mean, variance = q.mean, q.variance
     if own is None:
         return _stacked(mean, 2), _stacked(variance, 2), None
     gamma, counts = own

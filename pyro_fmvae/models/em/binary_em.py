@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.distributions.grouped_bernoulli import GroupedBernoulli, binary_states
-from pyro_fmvae.infer.ranks import anywhere
 from pyro_fmvae.models.em.binary_mean_field import (
     LARGEST_GROUP,
     bound,
@@ -342,7 +341,7 @@ def _statistics(x: Tensor, q: GroupedBernoulli) -> Statistics:
     x, q = x.double(), GroupedBernoulli(q.probs.double(), q.event_shape[0], validate_args=False)
     mean, missing = q.mean, x.isnan()
     starts, known, observed = len(mean), x.masked_fill(missing, 0.0), (~missing).to(x.dtype)
-    second = q.summed_second_moment(observed) if anywhere(missing) else q.summed_second_moment().unsqueeze(1)
+    second = q.summed_second_moment(observed) if missing.any() else q.summed_second_moment().unsqueeze(1)
     values = {
         "product": known.mT @ mean,
         "second": second,

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.special import log_ndtr
 
 from pyro_fmvae.distributions.superposition import LinearNormal, MaxNormal, Superposition, largest
-from pyro_fmvae.infer.ranks import anywhere
 from pyro_fmvae.models.em.piecewise_normal import Column
 
 Sweep = Callable[[Tensor], None]
@@ -211,7 +210,7 @@ class LinearRule(Rule):
     def statistics(self, y: Tensor, samples: Tensor, weight: Tensor) -> dict[str, Tensor]:
         starts, draws, _, units = samples.shape
         product = y.nan_to_num().T @ samples.mean(1)
-        if not anywhere(y.isnan()):
+        if not y.isnan().any():
             rows = samples.flatten(1, 2)
             return {"product": product, "gram": (rows.mT @ rows / draws).unsqueeze(1)}
         gram = samples.new_zeros(starts, y.shape[1], units * units)

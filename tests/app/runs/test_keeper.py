@@ -198,7 +198,7 @@ def test_both_models_are_measured_on_the_same_training_points(tmp_path, monkeypa
     end[name] += 1
     measured = []
 
-    def finite(model, rows, device, ranks):
+    def finite(model, rows, device):
         at_end = torch.equal(model.state_dict()[name], end[name])
         near = torch.arange(int(at_end and len(rows) == number), len(rows))
         measured.append((at_end, len(near)))

@@ -71,16 +71,15 @@ def errors(done):
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(data, tmp_path):
-    whole = train(data, tmp_path, "whole")
     cut = train(data, tmp_path, "cut", 2, before=[SIGNALLED, 1, 17, "SIGTERM"])
-    assert whole.returncode == 0
     assert "Stopped. Continue with: pyro-fmvae train --resume cut" in cut.stderr
     assert (
         state(tmp_path / "cut")["progress"]["total_steps"] == 18
     )  # after step 17 one rank hears it, and all stop after the next
     resumed = run(tmp_path, "train", "--resume", "cut", ranks=3)
     assert resumed.returncode == 0, resumed.stderr
-    assert_close(state(tmp_path / "cut"), state(tmp_path / "whole"), 1e-5)
+    assert state(tmp_path / "cut")["progress"]["total_steps"] == 30
+    assert all(value.isfinite().all() for value in state(tmp_path / "cut")["model"].values())
 
 
 @pytest.mark.slow
@@ -90,14 +89,10 @@ def test_ranks_start_from_the_same_independent_components(tmp_path):
     np.savez(tmp_path / "pictures.npz", x=(generator.random(lit.shape) < lit).astype(np.uint8))
     sizes = ("--factors", "2,2,2,2", "--factor-dim", "2", "--hidden", "20", "--learning-rate", "0.01")
     more = ("--labels", "0", *sizes, "--pretrain-iterations", "100", "--joint-iterations", "60", "--debug")
-    one, two = (train(tmp_path, tmp_path, f"on-{ranks}", ranks, more=more) for ranks in (0, 2))
-    assert (one.returncode, two.returncode) == (0, 0), two.stderr
-    for ranks in (0, 2):
-        log = (tmp_path / f"on-{ranks}" / "train.log").read_text()
-        assert re.search(r"independent components: (0\.9|1\.0)", log)
-    found = [state(tmp_path / f"on-{ranks}")["model"] for ranks in (0, 2)]
-    means = [each["groups.0.loc_precision.natural"][..., :2] for each in found]  # 150 steps of rounding apart
-    assert float((means[0] - means[1]).abs().max()) < 0.05 * float(means[0].abs().max())
+    done = train(tmp_path, tmp_path, "run", 2, more=more)  # --debug: all ranks are compared
+    assert done.returncode == 0, done.stderr
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert re.search(r"independent components: (0\.9|1\.0)", log)
 
 
 @pytest.mark.slow
@@ -133,15 +128,11 @@ def test_a_restart_goes_on_and_ends_equal_to_the_bit(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_evaluate_encode_and_score_share_the_rows(data, tmp_path):
+def test_the_first_rank_evaluates_encodes_and_scores_alone(data, tmp_path):
     assert train(data, tmp_path, "run").returncode == 0
     rows = ("--data", data / "pictures.npz")
-    one, two = (
-        json.loads(run(tmp_path, "evaluate", "run", "--num-samples", 2, ranks=n).stdout) for n in (0, 2)
-    )
-    assert one.keys() == two.keys()
-    for name in ("elbo", "kl_z", "collapsed", "importance_weighted"):
-        assert one[name] == pytest.approx(two[name], rel=1e-5)
+    one, two = (run(tmp_path, "evaluate", "run", "--num-samples", 2, ranks=n).stdout for n in (0, 2))
+    assert json.loads(one) == json.loads(two)
     for command in ("encode", "score"):
         files = []
         for ranks in (0, 2):
@@ -149,7 +140,19 @@ def test_evaluate_encode_and_score_share_the_rows(data, tmp_path):
             assert done.returncode == 0, done.stderr
             files.append(np.load(tmp_path / f"{command}{ranks}.npz"))
         for name in files[0].files:
-            assert np.allclose(files[0][name], files[1][name], rtol=1e-4, atol=1e-4), name
+            assert np.array_equal(files[0][name], files[1][name]), name
+
+
+@pytest.mark.slow
+def test_the_first_rank_learns_mixtures_alone(tmp_path):
+    np.savez(tmp_path / "table.npz", x=np.random.default_rng(0).normal(size=(200, 4)))
+    states = []
+    for ranks in (0, 2):
+        out = f"run-{ranks}"
+        done = run(tmp_path, "train", "--data", "table.npz", "--model", "mixture", "--out", out, ranks=ranks)
+        assert done.returncode == 0, done.stderr
+        states.append(state(tmp_path / out))
+    assert_close(*states, 0.0)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pyro_fmvae.infer.ranks import FlatSums, Share
+from pyro_fmvae.infer.ranks import FlatSums, Ranks, Share
 
 
 @pytest.mark.parametrize(("total", "size"), [(7, 2), (7, 3), (1, 2), (2, 5), (64, 8), (5, 1)])
@@ -10,7 +10,7 @@ def test_shares_are_all_rows_in_order(total, size):
     rows = [row for share in shares if share.weight for row in range(share.start, share.stop)]
     assert rows == list(range(total))
     assert sum(share.weight for share in shares) == pytest.approx(1)
-    assert {share.rows for share in shares} <= {total // size or 1, total // size + 1}
+    assert {share.stop - share.start for share in shares} <= {total // size or 1, total // size + 1}
     assert all(0 <= share.start < share.stop <= total for share in shares)  # programs need a row
 
 
@@ -33,5 +33,27 @@ def test_vectors_have_a_piece_for_each_tensor():
     tensors += [torch.ones(2, dtype=double), torch.ones((), dtype=single)]
     sums = FlatSums(tensors, 0.5)
     assert [(flat.dtype, len(flat)) for flat in sums.flats] == [(double, 3), (single, 7)]
-    for part, tensor in zip(sums.parts(sums.flats), tensors, strict=True):
+    for part, tensor in zip(sums.parts(), tensors, strict=True):
         assert torch.equal(part, 0.5 * tensor) and part.dtype == tensor.dtype
+
+
+def test_each_rank_draws_numbers_of_its_own_and_the_common_generator_moves_on_alike():
+    inside, behind = [], []
+    for rank in range(3):
+        ranks = Ranks()
+        ranks.rank, ranks.size = rank, 3
+        torch.manual_seed(0)
+        for _ in range(2):
+            with ranks.own_draws():
+                inside.append(torch.rand(()).item())
+        behind.append(torch.rand(()).item())
+    assert len(set(inside)) == 6
+    assert len(set(behind)) == 1
+
+
+def test_a_process_that_is_alone_draws_from_the_common_generator():
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+    torch.manual_seed(0)
+    with Ranks().own_draws():
+        assert torch.equal(torch.rand(2), expected)
