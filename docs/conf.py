@@ -42,13 +42,7 @@ nb_merge_streams = True
 # tqdm would like ipywidgets, whose bars need a script from the network.
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
 
-# scikit-learn adds methods of these names to estimators; their docstrings refer to its own pages.
-autodoc_default_options = {
-    "members": True,
-    "show-inheritance": True,
-    "exclude-members": "set_fit_request, set_partial_fit_request, set_score_request, set_transform_request, "
-    "set_predict_request, set_inverse_transform_request",
-}
+autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_mock_imports = ["gradio"]  # of an extra
 autodoc_typehints = "description"
@@ -78,7 +72,13 @@ def outputs_of_this_package(folder):
     return own
 
 
+def skip_requests(app, what, name, obj, skip, options):
+    """Skip what scikit-learn adds to estimators, whose docstrings refer to its own pages."""
+    return skip or (name.startswith("set_") and name.endswith("_request")) or None
+
+
 def setup(app):
     outputs = outputs_of_this_package(Path(app.outdir).parent / ".jupyter_cache")
     app.config.nb_execution_cache_path = str(outputs)
     app.connect("autodoc-process-docstring", escape_stars, priority=900)
+    app.connect("autodoc-skip-member", skip_requests)
