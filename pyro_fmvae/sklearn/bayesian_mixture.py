@@ -13,6 +13,7 @@ from sklearn.utils.validation import _check_sample_weight
 from tqdm import tqdm
 
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
+from pyro_fmvae.learn.cluster_tree import cluster_tree, cut
 from pyro_fmvae.learn.component_moves import Sample, best_mixture, split_and_merge
 from pyro_fmvae.learn.mixture_search import IncrementalAscent, Rows
 from pyro_fmvae.models import ObservedMixture
@@ -50,12 +51,18 @@ class BayesianMixture(MixtureDensity):
     * :meth:`score_samples` is the log posterior predictive density, a mixture of Student-t distributions, and
       ``lower_bound_`` the whole evidence lower bound, both in nats, with all constants;
     * the number of components can be chosen by moves that raise the bound: merges, deletions and splits;
+    * clusters can be unions of components (``n_clusters``), so that a cluster need not be Gaussian;
     * :meth:`co_clustering` and :meth:`credible_interval` tell how sure the mixture is;
     * :meth:`transform` gives responsibilities to a next step, with ``set_output``.
 
     Args:
         n_components: K, or "auto": as many, up to 200, as raise the bound of a sample of up to 10,000
             rows, by merges, deletions and splits (:func:`~pyro_fmvae.learn.component_moves.split_and_merge`).
+        n_clusters: join components into so many clusters, if there are more components, or with "auto" into
+            those that valleys of the density separate, deeper than half of the lower peak
+            (:func:`~pyro_fmvae.learn.cluster_tree.cluster_tree`). The density stays as it is;
+            :meth:`predict`, :meth:`predict_proba` and :meth:`co_clustering` are about clusters. None: about
+            components.
         covariance_type: "full", or "diag" for independent columns within a component.
         tol: a sweep that gains less, in nats per row, is the last.
         max_iter: sweeps over all rows at most.
@@ -85,6 +92,12 @@ class BayesianMixture(MixtureDensity):
 
     Attributes:
         n_components_: K.
+        cluster_tree_: order in which the components join, [K - 1, 4], as
+            :func:`scipy.cluster.hierarchy.dendrogram` draws it. This and the next three are there if
+            ``n_clusters`` is given.
+        component_clusters_: cluster of each component, int64 [K].
+        cluster_labels_, component_labels_: most probable cluster and component of the rows of the last
+            fit, int64 [n].
         weights_: posterior means of the weights, [K].
         means_: posterior means of the components' means, of the columns of numbers, [K, D].
         covariances_: inverses of the expected precisions, [K, D, D], or [K, D] if diagonal.
@@ -167,8 +180,12 @@ class BayesianMixture(MixtureDensity):
         """
         begins = not hasattr(self, "_mixture")
         self._check_parameters()
+        given, each = self._rows(X, sample_weight, reset=begins)
+        return self._learn_more(*distinct(given, each, resolve_device(self.device)), begins)._label(given)
+
+    def _learn_more(self, X: np.ndarray, weights: np.ndarray, begins: bool) -> "BayesianMixture":
+        """Go on with distinct rows."""
         device = resolve_device(self.device)
-        X, weights = distinct(*self._rows(X, sample_weight, reset=begins), device)
         if begins:
             self._so_far = X, weights
             return self._learn(X, weights, False)
@@ -186,7 +203,7 @@ class BayesianMixture(MixtureDensity):
         return self
 
     def fit_predict(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> np.ndarray:
-        """Fit, and return the most probable component of each row, int64 [n]."""
+        """Fit, and return the most probable component or cluster of each row, int64 [n]."""
         return self.fit(X, sample_weight=sample_weight).predict(X)
 
     def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None, warm: bool) -> "BayesianMixture":
@@ -199,7 +216,18 @@ class BayesianMixture(MixtureDensity):
                 f"{total:g}"
             )
         self._so_far = None
-        return self._learn(*distinct(X, weights, resolve_device(self.device)), warm)
+        return self._learn(*distinct(X, weights, resolve_device(self.device)), warm)._label(X)
+
+    def _label(self, X: np.ndarray) -> "BayesianMixture":
+        """Join components into clusters, if that is asked for, and assign rows [n, D] to both."""
+        if self.n_clusters is None:
+            return self
+        self.cluster_tree_ = cluster_tree(self._mixture)
+        number = None if self.n_clusters == "auto" else min(int(self.n_clusters), self.n_components_)
+        self.component_clusters_ = cut(self.cluster_tree_, number)
+        gamma = self.transform(X)
+        self.component_labels_, self.cluster_labels_ = gamma.argmax(1), self._of_clusters(gamma).argmax(1)
+        return self
 
     def _learn(self, X: np.ndarray, weights: np.ndarray, warm: bool) -> "BayesianMixture":
         """Fit the mixture to distinct rows."""

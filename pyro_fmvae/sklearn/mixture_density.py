@@ -37,6 +37,7 @@ class MixtureParameters(TableEstimator):
         self,
         n_components: int | str = 1,
         *,
+        n_clusters: int | str | None = None,
         covariance_type: str = "full",
         tol: float = 1e-5,
         max_iter: int = 200,
@@ -58,6 +59,7 @@ class MixtureParameters(TableEstimator):
         verbose: int = 0,
     ) -> None:
         self.n_components = n_components
+        self.n_clusters = n_clusters
         self.covariance_type = covariance_type
         self.tol = tol
         self.max_iter = max_iter
@@ -81,6 +83,8 @@ class MixtureParameters(TableEstimator):
     def _check_parameters(self) -> None:
         if self.n_components != "auto":
             check_scalar(self.n_components, "n_components", Integral, min_val=1)
+        if self.n_clusters not in (None, "auto"):
+            check_scalar(self.n_clusters, "n_clusters", Integral, min_val=1)
         if self.covariance_type not in ("full", "diag"):
             raise ValueError(f"covariance_type: expected 'full' or 'diag', got {self.covariance_type!r}")
         if self.weight_concentration_prior_type not in WEIGHT_PRIORS:
@@ -124,21 +128,28 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
     """Components, densities and draws of a mixture that a subclass fits."""
 
     n_components_: int
+    component_clusters_: np.ndarray
     weight_concentration_: np.ndarray | tuple[np.ndarray, ...]
     _mixture: ObservedMixture
     _rates: tuple[float, Tensor]
 
     def predict(self, X: ArrayLike) -> np.ndarray:
-        """The most probable component of each row, int64 [n]."""
+        """The most probable component of each row, or cluster if ``n_clusters`` is given, int64 [n]."""
         return self.predict_proba(X).argmax(1)
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
-        """Responsibilities, [n, K]."""
-        return self._map(X, lambda model, x: model.table(model.observations(x)).softmax(-1))
+        """Probabilities of the components, [n, K], or of the clusters if ``n_clusters`` is given."""
+        gamma = self.transform(X)
+        return gamma if self.n_clusters is None else self._of_clusters(gamma)
 
     def transform(self, X: ArrayLike) -> np.ndarray:
-        """:meth:`predict_proba`, as features [n, K] of a next step."""
-        return self.predict_proba(X)
+        """Responsibilities of the components, as features [n, K] of a next step."""
+        return self._map(X, lambda model, x: model.table(model.observations(x)).softmax(-1))
+
+    def _of_clusters(self, gamma: np.ndarray) -> np.ndarray:
+        """Sums of responsibilities [n, K] over the components of each cluster."""
+        sums: np.ndarray = gamma @ np.eye(self.component_clusters_.max() + 1)[self.component_clusters_]
+        return sums
 
     @property
     def _n_features_out(self) -> int:
@@ -168,7 +179,7 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         return self._columns.in_units(rows), codes[:, -1].cpu().numpy()
 
     def co_clustering(self, X: ArrayLike, pairs: ArrayLike | None = None) -> np.ndarray:
-        """Probability that two rows come from the same component.
+        """Probability that two rows come from the same component, or cluster if ``n_clusters`` is given.
 
         Args:
             X: rows [n, D].

@@ -33,6 +33,7 @@ def data():
 @parametrize_with_checks(
     [
         BayesianMixture(2),
+        BayesianMixture(2, n_clusters="auto", n_init=1),
         BayesianMixture(n_components=2, n_init=1, batch_size=7, tol=1e-3),
         BayesianMixture(
             covariance_type="diag", weight_concentration_prior_type="dirichlet_process", n_init=1, tol=1e-3
@@ -490,3 +491,39 @@ def test_a_gpu_finds_what_a_cpu_finds(covariance_type):
     )
     assert one.lower_bound_ == pytest.approx(other.lower_bound_, abs=1e-4)
     assert adjusted_rand_score(one.predict(X), other.predict(X)) == 1
+
+
+def test_clusters_are_unions_of_components():
+    """Two clusters that are not Gaussian take many components; valleys tell the two apart."""
+    rng, kinds = np.random.default_rng(0), np.repeat([0, 1], 300)
+    x = rng.exponential(1, (600, 2)) * (1 - 2 * kinds)[:, None] + (kinds[:, None] == 0)
+    mixture = BayesianMixture("auto", n_clusters="auto", n_init=1, random_state=0).fit(x)
+    assert mixture.n_components_ > 4
+    assert (
+        adjusted_rand_score(kinds, mixture.cluster_labels_)
+        > 0.99
+        > 2 * adjusted_rand_score(kinds, mixture.component_labels_)
+    )
+    np.testing.assert_array_equal(mixture.predict(x), mixture.cluster_labels_)
+    probs, gamma = mixture.predict_proba(x), mixture.transform(x)
+    np.testing.assert_array_equal(mixture.component_labels_, gamma.argmax(1))
+    for cluster in range(2):
+        own = gamma[:, mixture.component_clusters_ == cluster].sum(1)
+        np.testing.assert_allclose(probs[:, cluster], own)
+    plain = BayesianMixture("auto", n_init=1, random_state=0).fit(x)
+    np.testing.assert_array_equal(plain.score_samples(x), mixture.score_samples(x))
+    np.testing.assert_array_equal(plain.predict(x), mixture.component_labels_)
+    three = mixture.set_params(n_clusters=3).fit(x)
+    assert three.predict_proba(x).shape == (600, 3) and three.cluster_tree_.shape[1] == 4
+    assert BayesianMixture(2, n_clusters=3, random_state=0).fit(x).predict_proba(x).shape == (600, 2)
+
+
+def test_clusters_follow_more_rows():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((300, 2)) + 8 * np.arange(3).repeat(100)[:, None]
+    x = rng.permutation(x)
+    mixture = BayesianMixture("auto", n_clusters="auto", random_state=0)
+    for part in np.split(x, 3):
+        mixture.partial_fit(part)
+        assert mixture.cluster_labels_.shape == (100,)
+    assert len(set(mixture.predict(x))) == 3
