@@ -92,11 +92,14 @@ from pyro_fmvae.distributions import (
 )
 from pyro_fmvae.infer import (
     AutoConjugate as AutoConjugate,
+    CollapsedModel as CollapsedModel,
     ConjugateSVI as ConjugateSVI,
     NaturalPosterior as NaturalPosterior,
     Role as Role,
     Term as Term,
     TraceConjugate_ELBO as TraceConjugate_ELBO,
+    collapse as collapse,
+    log_evidence as log_evidence,
     log_weights as log_weights,
     natural_prior as natural_prior,
     param_statements as param_statements,

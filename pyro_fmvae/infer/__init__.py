@@ -5,6 +5,7 @@ from pyro_fmvae.infer import seeding
 from pyro_fmvae.infer.autoguide import AutoConjugate
 from pyro_fmvae.infer.elbo import Role, Term, TraceConjugate_ELBO
 from pyro_fmvae.infer.enumeration import with_assignments
+from pyro_fmvae.infer.exact import CollapsedModel, collapse, log_evidence
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.natural_gradient import NaturalGradient, RobbinsMonro
 from pyro_fmvae.infer.posteriors import NaturalPosterior, param_statements, to_natural, to_standard
@@ -13,6 +14,7 @@ from pyro_fmvae.infer.svi import ConjugateSVI
 
 __all__ = [
     "AutoConjugate",
+    "CollapsedModel",
     "ConjugateSVI",
     "NaturalGradient",
     "NaturalPosterior",
@@ -20,6 +22,8 @@ __all__ = [
     "Role",
     "Term",
     "TraceConjugate_ELBO",
+    "collapse",
+    "log_evidence",
     "log_weights",
     "natural_prior",
     "param_statements",

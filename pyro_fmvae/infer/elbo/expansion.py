@@ -102,7 +102,7 @@ def adds_to_one(
     key = (call.name, structure)
     if key not in known:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            sums = [function(_at_random(inner)).sum(-1) for _ in range(2)]
+            sums = [function(at_values(inner)).sum(-1) for _ in range(2)]
         known[key] = all(bool((s - 1).abs().max() < _CLOSE) for s in sums)
     return known[key]
 
@@ -201,8 +201,8 @@ def _structure(x: Any) -> Hashable | None:
     return None if isinstance(x, Tensor) else ("constant", repr(x))
 
 
-def _at_random(x: Any, known: dict[Any, Any] | None = None) -> Any:
-    """An expression at random values of its sites."""
+def at_values(x: Any, known: dict[Any, Any] | None = None) -> Any:
+    """An expression at values of its sites, by name; random ones where there is none."""
     known = {} if known is None else known
     if not isinstance(x, Lazy):
         return x
@@ -213,7 +213,7 @@ def _at_random(x: Any, known: dict[Any, Any] | None = None) -> Any:
             known[x.origin.name] = transform(free).to(x.device)
         return known[x.origin.name]
     if id(x) not in known:
-        args, kwargs = tree_map(lambda y: _at_random(y, known), (x.origin.args, x.origin.kwargs))
+        args, kwargs = tree_map(lambda y: at_values(y, known), (x.origin.args, x.origin.kwargs))
         result = x.origin.function(*args, **kwargs)
         known[id(x)] = result[x.origin.output] if isinstance(result, tuple | list) else result
     return known[id(x)]
@@ -460,7 +460,9 @@ class Expansion:
         return multiply(self.of(a), self.of(b))
 
     def _div(self, x: Lazy, call: Computed, a: Any, b: Any) -> Sum:
-        return multiply(self.of(a), self._power(b, -1) if isinstance(b, Lazy) else [[number(1 / b)]])
+        if isinstance(b, Lazy):
+            return multiply(self.of(a), self._power(b, -1))
+        return multiply(self.of(a), [[number(1 / (exact(b) if isinstance(b, Tensor) else b))]])
 
     def _rdiv(self, x: Lazy, call: Computed, a: Any, b: Any) -> Sum:
         return multiply(self._power(a, -1), self.of(b))

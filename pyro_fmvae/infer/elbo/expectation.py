@@ -6,17 +6,26 @@ product is a product of entries of E[t], in every one of which it is linear: the
 E[t] is the natural gradient. Winn and Bishop (2005), Variational message passing, equations 15-17.
 """
 
+import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.distributions import MixtureSameFamily
 
-from pyro_fmvae.distributions import ExponentialFamily, ScalarFamily
+from pyro_fmvae.distributions import (
+    ExponentialFamily,
+    HiddenMarkov,
+    LinearDynamics,
+    LinearGaussianChain,
+    ScalarFamily,
+)
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.joint_kinds import JointKind, joint_kind
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, event_dim_of
+from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, event_dim_of, unwrap
+from pyro_fmvae.distributions.normal_block import BlockPart, NormalBlock
 from pyro_fmvae.infer.elbo.lazy import NeedsValueError
 from pyro_fmvae.infer.elbo.structure import Site
 from pyro_fmvae.infer.elbo.sums import (
@@ -559,6 +568,39 @@ class ScaledMoments(JointMoments):
         return known.masked_fill(~fits, torch.nan), names
 
 
+@dataclass
+class NormalBlockMoments:
+    """E[t] of several sites with one joint Normal posterior.
+
+    Attributes:
+        whole: of the vector of all their elements.
+        block: which elements are whose.
+    """
+
+    whole: Moments
+    block: NormalBlock
+
+    @classmethod
+    def of(cls, part: BlockPart) -> "NormalBlockMoments":
+        """The moments of the block that a distribution is a part of."""
+        shape = torch.Size([sum(each.numel() for each in part.block.shapes)])
+        whole = Moments(part.family, part.expected_stats(), shape)
+        return cls(whole.centred(0, part.dtype, part.natural), part.block)
+
+    def centres(self) -> dict[str, Tensor]:
+        """What is subtracted from the value of each site, of its shape."""
+        assert self.whole.centre is not None
+        return self.block.apart(self.whole.centre)
+
+    def expected(
+        self, factors: list[Factor], others: Set[int] = frozenset()
+    ) -> tuple[Tensor, tuple[int, ...]] | None:
+        """E of a product of elements of any of the sites; see :class:`Expects`."""
+        starts = self.block.starts
+        moved = {id(f): f._replace(tensor=f.elements + starts[f.site]) for f in factors}
+        return self.whole.expected([moved[id(f)] for f in factors])
+
+
 def joint_moments(
     location: str, precision: str, kind: JointKind, stats: Tensor, shape: torch.Size
 ) -> JointMoments:
@@ -631,6 +673,104 @@ class JointSearch:
                 return f"the density of '{owner}' has '{location}' without '{precision}'"
             return f"the density of '{owner}' has products with '{precision}' without a joint expectation"
         return None
+
+
+_SUMS = (MixtureSameFamily, HiddenMarkov, LinearGaussianChain, LinearDynamics)
+"""Distributions whose log-densities sum over something, so that they are no sums of products."""
+
+
+@dataclass
+class Couplings:
+    """Which sites depend on each other given all others, by the products that log-densities consist of.
+
+    Attributes:
+        normal: pairs of sites that are jointly Normal given all others.
+        within: Normal sites that have elements which depend on each other, beyond those of a block.
+        other: further pairs → name of the site in whose density they are multiplied.
+        discrete: sites that are multiplied with functions of a discrete site → its name.
+        summed: sites that a density depends on which sums over something itself → name of its site.
+    """
+
+    normal: set[frozenset[str]] = field(default_factory=set)
+    within: set[str] = field(default_factory=set)
+    other: dict[frozenset[str], str] = field(default_factory=dict)
+    discrete: dict[str, str] = field(default_factory=dict)
+    summed: dict[str, str] = field(default_factory=dict)
+
+    def blocks(self, names: Sequence[str]) -> list[list[str]]:
+        """The sites among these that depend on each other as Normal vectors do, in their order."""
+        found: list[set[str]] = [{name} for name in names if name in self.within]
+        for pair in self.normal:
+            if pair <= set(names):
+                touched = [block for block in found if block & pair]
+                found = [block for block in found if not block & pair] + [set(pair).union(*touched)]
+        blocks = [[name for name in names if name in block] for block in found]
+        return sorted(blocks, key=lambda block: names.index(block[0]))
+
+
+@dataclass
+class CouplingSearch:
+    """Finds :class:`Couplings`.
+
+    Args:
+        kinds: classes of the sites' posteriors.
+        sites: of the model.
+        sums: log-densities, each with the name of its site and the squares in it.
+        terms: as of :class:`JointSearch`.
+        enumerated: dimension → name of the discrete site whose values lie in it.
+    """
+
+    kinds: Mapping[str, type[NaturalDistribution]]
+    sites: Mapping[str, Site]
+    sums: Iterable[tuple[str, Sum, Mapping[str, SquareOfSum]]]
+    terms: Iterable[tuple[str, Product]]
+    enumerated: Mapping[int, str]
+
+    def run(self) -> Couplings:
+        """Look at every product."""
+        found = Couplings()
+        for owner, terms, squares in self.sums:
+            for term in terms:
+                degree, names = self._degree(term, squares)
+                for pair in map(frozenset, itertools.combinations(sorted(names), 2)):
+                    if degree <= 2 and all(map(self._is_normal, pair)):
+                        found.normal.add(pair)
+                    else:
+                        found.other.setdefault(pair, owner)
+                if isinstance(unwrap(self.sites[owner]["fn"]), _SUMS):
+                    found.summed.update(dict.fromkeys(names, owner))
+                dims = {name for f in term for name in f.names} & self.enumerated.keys()
+                found.discrete.update((name, self.enumerated[dim]) for dim in dims for name in names)
+        found.normal -= found.other.keys()
+        for _, term in self.terms:
+            for name, factors in by_site(term).items():
+                if name in self.kinds and name not in found.within and self._are_apart(name, factors):
+                    found.within.add(name)
+        return found
+
+    def _is_normal(self, name: str) -> bool:
+        return name in self.kinds and self.kinds[name].family.monomials == {("x",), ("x", "x")}
+
+    def _degree(self, term: Product, squares: Mapping[str, SquareOfSum]) -> tuple[float, set[str]]:
+        """The degree of a product in the values of Normal sites, and the names of all of its sites."""
+        degree, names = 0.0, set[str]()
+        for f in term:
+            if f.site in squares:
+                inside = [self._degree(each, squares) for each in squares[f.site].terms]
+                degree += 2 * f.power * max(each for each, _ in inside)
+                names = names.union(*(each for _, each in inside))
+            elif f.site:
+                names.add(f.site)
+                degree += f.power if self._is_normal(f.site) else 0
+        return degree, names
+
+    def _are_apart(self, name: str, factors: list[Factor]) -> bool:
+        if len(factors) < 2 or not self._is_normal(name):
+            return False
+        family, shape = self.kinds[name].family, self.sites[name]["value"].shape
+        batch = shape[: len(shape) - event_dim_of(family)]
+        stats = torch.zeros(*batch, family.size(shape[len(batch) :]), dtype=torch.float64)
+        return bool(Moments(family, stats.to(factors[0].elements.device), shape).blocks_apart(factors))
 
 
 def _same(one: Any, other: Any) -> bool:

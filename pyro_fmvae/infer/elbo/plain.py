@@ -34,6 +34,7 @@ from pyro_fmvae.distributions import (
 )
 from pyro_fmvae.distributions.joint_kinds import kind_of_part
 from pyro_fmvae.distributions.natural_distribution import unwrap
+from pyro_fmvae.distributions.normal_block import BlockPart
 from pyro_fmvae.infer.elbo.density import device_of, dtype_of, expectations
 from pyro_fmvae.infer.elbo.distribution_checks import (
     check_distribution,
@@ -47,7 +48,13 @@ from pyro_fmvae.infer.elbo.distribution_checks import (
 )
 from pyro_fmvae.infer.elbo.enumerated import Enumerated
 from pyro_fmvae.infer.elbo.expansion import Expansion
-from pyro_fmvae.infer.elbo.expectation import JointMoments, Moments, expectation_of, joint_moments
+from pyro_fmvae.infer.elbo.expectation import (
+    JointMoments,
+    Moments,
+    NormalBlockMoments,
+    expectation_of,
+    joint_moments,
+)
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled, Unsampled, memory_of, uncompiled
 from pyro_fmvae.infer.elbo.structure import (
     Site,
@@ -150,6 +157,10 @@ class PlainPosteriors:
             if not self.is_natural(name):
                 continue
             q: Any = unwrap(posterior(name))
+            if isinstance(q, BlockPart):
+                if name == q.block.names[0]:
+                    moments |= dict.fromkeys(q.block.names, NormalBlockMoments.of(q))
+                continue
             shape, kind = site["value"].shape, kind_of_part(q)
             stats = q.expected_stats().expand(*q.batch_shape, -1)
             about = len(shape) - site["fn"].event_dim, site["value"].dtype, q.natural
@@ -163,11 +174,13 @@ class PlainPosteriors:
 
     def centres(self) -> dict[str, Tensor]:
         """Numbers that are subtracted from the values of locations, by site."""
-        return {
-            name: own.centre
-            for name, own in self.moments.items()
-            if own.centre is not None and not (isinstance(own, JointMoments) and name == own.precision)
-        }
+        centres: dict[str, Tensor] = {}
+        for name, own in self.moments.items():
+            if isinstance(own, NormalBlockMoments):
+                centres[name] = own.centres()[name]
+            elif own.centre is not None and not (isinstance(own, JointMoments) and name == own.precision):
+                centres[name] = own.centre
+        return centres
 
 
 # States of linear dynamics in a guide, where the dynamics have natural posteriors themselves.

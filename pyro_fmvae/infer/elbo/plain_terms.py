@@ -39,7 +39,14 @@ from pyro_fmvae.infer.elbo.density import (
 from pyro_fmvae.infer.elbo.distribution_checks import check_components, counted
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, is_weighted_latent, label_terms, weighted_terms
 from pyro_fmvae.infer.elbo.expansion import Expansion
-from pyro_fmvae.infer.elbo.expectation import Expects, JointMoments, Moments, Squares, expectation_of
+from pyro_fmvae.infer.elbo.expectation import (
+    Expects,
+    JointMoments,
+    Moments,
+    NormalBlockMoments,
+    Squares,
+    expectation_of,
+)
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, missing_in_guide, sites_of
 from pyro_fmvae.infer.elbo.linear_rules import OutOfRangeError
 from pyro_fmvae.infer.elbo.plain import PlainPosteriors, PlainProgram, without_discrete
@@ -592,6 +599,12 @@ class Bound:
         own = self.posteriors.moments[name]
         if isinstance(own, JointMoments) and name == own.precision:
             return  # E[log q] of a joint posterior is a term of the location
+        if isinstance(own, NormalBlockMoments):
+            if name == own.block.names[0]:
+                scale = self.sites[name]["scale"]
+                density = scale * mean_log_density(unwrap(q).whole(), own.whole.stats, True)
+                self.terms.append(Term(name, Role.KL_GLOBAL, density, natural=True))
+            return
         density = mean_log_density(q, own.stats, isinstance(own, Moments) and own.about is not None)
         self.terms.append(Term(name, Role.KL_GLOBAL, total(density, site), natural=True))
 

@@ -6,7 +6,7 @@ elements that they are linear in. The prior's class does not matter. Hoffman, Jo
 """
 
 import re
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any
@@ -33,6 +33,8 @@ from pyro_fmvae.infer.elbo.distribution_checks import check_observed, check_supp
 from pyro_fmvae.infer.elbo.enumerated import Enumerated
 from pyro_fmvae.infer.elbo.expansion import OF_A_SUM, Expansion
 from pyro_fmvae.infer.elbo.expectation import (
+    Couplings,
+    CouplingSearch,
     JointSearch,
     Moments,
     Monomial,
@@ -48,13 +50,14 @@ from pyro_fmvae.infer.elbo.shorthand import has_shorthand
 from pyro_fmvae.infer.elbo.structure import (
     Site,
     Structure,
+    enum_dim,
     is_discrete,
     is_latent,
     sample_sites,
     units_of,
     unmasked,
 )
-from pyro_fmvae.infer.elbo.sums import Product
+from pyro_fmvae.infer.elbo.sums import Product, SquareOfSum, Sum
 from pyro_fmvae.infer.elbo.trial_runs import GivenValues, at_first_values, check_discrete, without_slopes
 
 # Reasons why the posterior of a site has no closed form, with what to write for one that has.
@@ -256,6 +259,7 @@ class Recognised:
         apart: locations that may not have one with a site that they are multiplied with, and the reason.
         left_out: clamps of sites that are left out, by the site's name.
         flat: drawn sites whose draws get no gradient from a site that depends on them, and the reason.
+        couplings: which conjugate sites depend on each other given all others.
     """
 
     kinds: dict[str, type[NaturalDistribution]] = field(default_factory=dict)
@@ -268,6 +272,7 @@ class Recognised:
     apart: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     flat: dict[str, str] = field(default_factory=dict)
+    couplings: Couplings = field(default_factory=Couplings)
 
 
 def recognise_conjugacy(model: Any, args: Any, kwargs: Any, local: Collection[str] = ()) -> Recognised:
@@ -304,6 +309,7 @@ class _Search:
         self._uses: dict[str, list[Use]] = {}
         self._parents: set[str] = set()
         self._terms: list[tuple[str, Product]] = []
+        self._sums: list[tuple[str, Sum, Mapping[str, SquareOfSum]]] = []
         self._failed: Set[str] = frozenset()
         self._identities: dict[Hashable, bool] = {}
         self._units: Set[int] = frozenset()
@@ -346,6 +352,10 @@ class _Search:
                 if not missing:
                     search = JointSearch(self._found.kinds, self._found.sites, self._terms)
                     self._found.joint, self._found.apart = search.run()
+                    dims = {enum_dim(site): name for name, site in traced.items()}
+                    enumerated = {dim: name for dim, name in dims.items() if dim is not None}
+                    every = self._found.kinds, self._found.sites, self._sums, self._terms, enumerated
+                    self._found.couplings = CouplingSearch(*every).run()
                     return
             self._drop(candidates, missing)
 
@@ -377,8 +387,9 @@ class _Search:
         monomials: dict[str, set[Monomial]] = {}
 
         def read(table: Lazy) -> Tensor:
-            squares = Squares(expansion.squares, {}, table.dtype, table.device)
-            for term in squares.products(squares.apart(expansion.of(table))):
+            squares, known = Squares(expansion.squares, {}, table.dtype, table.device), expansion.of(table)
+            self._sums.append((site["name"], known, expansion.squares))
+            for term in squares.products(squares.apart(known)):
                 self._terms.append((site["name"], term))
                 for name, factors in by_site(term).items():
                     found = monomial(factors)
@@ -391,7 +402,7 @@ class _Search:
             return torch.zeros(table.shape, dtype=table.dtype, device=table.device)
 
         self._uses = {name: [] for name in candidates}
-        self._failed, self._terms = frozenset(), []
+        self._failed, self._terms, self._sums = frozenset(), [], []
         for site in traced.values():
             if site["is_observed"]:
                 check_observed(site)
