@@ -69,8 +69,9 @@ class NormalBlock:
             dtype: of draws.
             given: values of the sites before it, which a draw or a density depends on.
         """
-        before = [given.get(other) for other in self.names[: self.names.index(name)]]
-        return BlockPart(natural, dtype, self, name, None if None in before else tuple(before))
+        first = self.names[: self.names.index(name)]
+        before = tuple(given[other] for other in first if other in given)
+        return BlockPart(natural, dtype, self, name, before if len(before) == len(first) else None)
 
     def marginal(self, name: str, natural: Tensor, dtype: torch.dtype) -> dist.Normal:
         """The Normal distributions of the numbers of a site, each by itself."""

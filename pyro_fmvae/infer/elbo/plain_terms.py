@@ -601,8 +601,8 @@ class Bound:
             return  # E[log q] of a joint posterior is a term of the location
         if isinstance(own, NormalBlockMoments):
             if name == own.block.names[0]:
-                scale = self.sites[name]["scale"]
-                density = scale * mean_log_density(unwrap(q).whole(), own.whole.stats, True)
+                part: Any = unwrap(q)
+                density = site["scale"] * mean_log_density(part.whole(), own.whole.stats, True)
                 self.terms.append(Term(name, Role.KL_GLOBAL, density, natural=True))
             return
         density = mean_log_density(q, own.stats, isinstance(own, Moments) and own.about is not None)
