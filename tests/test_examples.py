@@ -59,6 +59,18 @@ RUNS = {
         ["--cells=80", "--pretrain=2", "--iterations=2", "--out=cells", "--picture=pictures/cells.png"],
         ["scanpy: ", "counts: ", "ARI with the 8 kinds"],
     ),
+    "spike_and_slab.py": (
+        ["--rows=40", "--columns=6", "--draws=20", "--picture=pictures/spike-and-slab.png"],
+        ["one by one, as they depend on each other, with 'weights' integrated out", "P(column 0 or its twin"],
+    ),
+    "annotators.py": (
+        ["--items=30", "--draws=20", "--picture=pictures/annotators.png"],
+        ["confusion  Dirichlet    Gibbs", "items found: ", "inside 90 % intervals"],
+    ),
+    "switching.py": (
+        ["--steps=5", "--draws=10", "--picture=pictures/switching.png"],
+        ["room_0 … room_4", "heating found: ", "variance of the thermometer"],
+    ),
     "hidden_states.py": (
         ["--recordings=4", "--steps=3", "--starts=1", "--picture=pictures/hidden-states.png"],
         ["rates: ", "states by the best path: "],
@@ -230,6 +242,10 @@ RUNS = {
         ["--factors", "2,2,5", "--dim", "2", "--batch-size", "8", "--steps", "2"],
         ["all largest", "3x5", "plain VAE"],
     ),
+    "benchmarks/posteriordb.py": (
+        ["reference", "--names=kidiq-kidscore_momiq", "--draws=100"],
+        ["kidiq-kidscore_momiq", "gibbs"],
+    ),
     "benchmarks/gaussian_mixture.py": (
         ["--points=500", "--dim=2", "--components=3", "--batch-size=100", "--max-seconds=2", "--step=eager"],
         ["to_0.01"],
@@ -247,6 +263,9 @@ PICTURES = {
     "factors.py": ["half-digits.png"],
     "cells.py": ["cells.png"],
     "hidden_states.py": ["hidden-states.png"],
+    "spike_and_slab.py": ["spike-and-slab.png"],
+    "annotators.py": ["annotators.png"],
+    "switching.py": ["switching.png"],
     "pendulum.py": ["pendulum.png"],
     "sensors.py": ["sensors.png"],
     "walking_sprites.py": ["walking.png"],
@@ -286,6 +305,18 @@ def write_mnist_static(folder, train, valid, test):
     np.savez(folder / "mnist_static.npz", **arrays)
 
 
+def write_reference(folder):
+    """A regression in the layout of posteriordb, and its posterior's summary."""
+    (folder / "reference" / "data").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    iq = rng.normal(100, 15, 50)
+    data = {"kid_score": list(iq + rng.normal(0, 18, 50)), "mom_hs": [1] * 50, "mom_iq": list(iq)}
+    (folder / "reference" / "data" / "kidiq.json").write_text(json.dumps(data))
+    parameters = {name: {"mean": 0.0, "sd": 1.0} for name in ("beta[1]", "beta[2]", "sigma")}
+    reference = {"kidiq-kidscore_momiq": {"parameters": parameters}}
+    (folder / "reference" / "reference.json").write_text(json.dumps(reference))
+
+
 def write_mnist(folder, train, test):
     """Nearly black images, each with one white pixel that tells its digit."""
     raw = folder / "MNIST" / "raw"
@@ -317,6 +348,7 @@ DATA = {
     "mnist.py": lambda folder: write_mnist_static(folder, 70, 20, 20),
     "mnist_sweep.py": lambda folder: write_mnist_static(folder, 64, 3, 3),
     "benchmarks/judge.py": write_run,
+    "benchmarks/posteriordb.py": write_reference,
     "mixture_starts.py": write_run,
     "variations.py": lambda folder: write_run(folder, "--factors 5 --labels 0"),
     "generalisation.py": lambda folder: write_mnist_static(folder, 64, 3, 3),

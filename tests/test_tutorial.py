@@ -24,6 +24,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
         ("models/latents-of-points.md", ""),
         ("models/chains.md", ""),
         ("guides/streams.md", ""),
+        ("guides/exact-posteriors.md", "jointly with 'theta'"),
     ],
 )
 def test_page_runs(page, words, capsys):

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyro
 import pyro.poutine as poutine
@@ -14,7 +14,9 @@ from pyro_fmvae.capture.playback import plain
 from pyro_fmvae.capture.recording import CaptureError, Recording, record
 from pyro_fmvae.infer.exact import GibbsKernel
 
+Replay: TypeAlias = Callable[..., tuple[Tensor, ...]]
 _aten = torch.ops.aten
+_OTHERS = ""  # no site's name
 
 
 class ConjugateGibbs(GibbsKernel):
@@ -52,16 +54,16 @@ class ConjugateGibbs(GibbsKernel):
     def __init__(self, *args: Any, eager: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.eager = eager
-        self._replay: Callable[..., tuple[Tensor, ...]] | None = None
+        self._replays: dict[str, Replay] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what was recorded: a copy records its own."""
-        return {**self.__dict__, "_replay": None}
+        return {**self.__dict__, "_replays": {}}
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         """See :meth:`GibbsKernel.setup`; then record a sweep."""
         super().setup(warmup_steps, *args, **kwargs)
-        self._replay = None if self.eager else self._recorded(self._values)
+        self._record(self._values)
 
     def draw(
         self,
@@ -88,16 +90,13 @@ class ConjugateGibbs(GibbsKernel):
             for _ in range(num_chains):
                 GibbsKernel.setup(self, warmup, *args, **kwargs)
                 starts.append(self._values)
-                self._replay = None
-                if self._rest or self.eager:
-                    self._replay = None if self.eager else self._recorded(self._values)
+                if self._rest:
+                    self._record(self._values)
                     chains.append(self._chain(self._values, num_samples, warmup))
-            if not chains:
-                self._replay = self._recorded(starts[0], num_chains)
-                if self._replay is not None:
-                    together = {name: torch.stack([start[name] for start in starts]) for name in starts[0]}
-                    return self._chain(together, num_samples, warmup, dim=1)
-                chains = [self._chain(start, num_samples, warmup) for start in starts]
+            if not chains and self._record(starts[0], num_chains):
+                together = {name: torch.stack([start[name] for start in starts]) for name in starts[0]}
+                return self._chain(together, num_samples, warmup, dim=1)
+            chains = chains or [self._chain(start, num_samples, warmup) for start in starts]
         return {name: torch.stack([chain[name] for chain in chains]) for name in chains[0]}
 
     def _chain(self, values: dict[str, Tensor], count: int, warmup: int, dim: int = 0) -> dict[str, Tensor]:
@@ -108,46 +107,67 @@ class ConjugateGibbs(GibbsKernel):
                 kept.append(values)
         return {name: torch.stack([each[name] for each in kept], dim) for name in values}
 
-    def sweep(self, values: dict[str, Tensor], proper: list[Tensor] | None = None) -> dict[str, Tensor]:
-        """See :meth:`GibbsKernel.sweep`."""
-        if self._replay is None:
-            return super().sweep(values, proper)
-        *found, are_proper = self._replay(*values.values())
+    def draw_number(self, name: str, here: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See :meth:`GibbsKernel.draw_number`."""
+        if name not in self._replays:
+            return super().draw_number(name, here, values)
+        (found,) = self._replays[name](here, *values.values())
+        return {**values, name: found.clone()}
+
+    def draw_others(self, values: dict[str, Tensor], proper: list[Tensor] | None = None) -> dict[str, Tensor]:
+        """See :meth:`GibbsKernel.draw_others`."""
+        if not self._replays:
+            return super().draw_others(values, proper)
+        *found, are_proper = self._replays[_OTHERS](*values.values())
         if not bool(are_proper.all()):
             if are_proper.dim():
                 values = {name: value[~are_proper][0] for name, value in values.items()}
-            super().sweep(values)  # it names the site
+            super().draw_others(values)  # it names the site
             raise ValueError(f"sites {list(values)}: a conditional is no proper distribution")
         return dict(zip(values, (value.clone() for value in found), strict=True))
 
-    def _recorded(
-        self, values: Mapping[str, Tensor], chains: int | None = None
-    ) -> Callable[..., tuple[Tensor, ...]] | None:
-        """A sweep of one chain or of several as a tensor program; None, with a warning, if there is none."""
-        inputs = list(values.values())
+    def _record(self, values: Mapping[str, Tensor], chains: int | None = None) -> bool:
+        """Record a sweep of one chain or of several; False, with a warning, where that can't be done."""
+        self._replays, inputs = {}, list(values.values())
 
-        def function(*tensors: Tensor) -> tuple[Tensor, ...]:
-            proper: list[Tensor] = []
+        def others(*tensors: Tensor) -> tuple[Tensor, ...]:
+            proper = [torch.ones((), dtype=torch.bool)]
             with torch.no_grad(), poutine.block():
-                found = GibbsKernel.sweep(self, dict(zip(values, tensors, strict=True)), proper)
-            ones = torch.ones((), dtype=torch.bool)
-            return *(found[name] for name in values), torch.stack([*proper, ones]).all()
+                found = GibbsKernel.draw_others(self, dict(zip(values, tensors, strict=True)), proper)
+            return *(found[name] for name in values), torch.stack(proper).all()
 
-        with pyro.validation_enabled(False):
-            with torch.random.fork_rng(devices=[]), torch.no_grad(), poutine.block():
+        def number(name: str, here: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+            given = dict(zip(values, tensors, strict=True))
+            with torch.no_grad(), poutine.block():
+                return (GibbsKernel.draw_number(self, name, here, given)[name],)
+
+        if self.eager:
+            return False
+        with pyro.validation_enabled(False), torch.random.fork_rng(devices=[]):
+            with torch.no_grad(), poutine.block():
                 GibbsKernel.sweep(self, dict(values))  # which finds out what a recording may not ask
             try:
-                recording = record(function, inputs)
-                if chains is None:
-                    return plain(recording)
-                _without_writes(recording)
-                batched = torch.vmap(partial(_run, recording), randomness="different")
-                return plain(
-                    record(batched, [value.expand(chains, *value.shape).clone() for value in inputs])
-                )
+                replays = {
+                    name: _replay(partial(number, name), inputs, chains, here)
+                    for name, here in dict(self._numbers).items()
+                }
+                self._replays = {**replays, _OTHERS: _replay(others, inputs, chains)}
             except CaptureError as error:
                 warnings.warn(f"sweeps run eagerly, and chains one by one: {error}", stacklevel=4)
-                return None
+        return bool(self._replays)
+
+
+def _replay(
+    function: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor], chains: int | None, *first: Tensor
+) -> Replay:
+    """Record a function of tensors that all chains share and of those that each has."""
+    recording = record(function, [*first, *inputs])
+    if chains is None:
+        return plain(recording)
+    _without_writes(recording)
+    dims = *(None for _ in first), *(0 for _ in inputs)
+    batched = torch.vmap(partial(_run, recording), in_dims=dims, randomness="different")
+    return plain(record(batched, [*first, *(value.expand(chains, *value.shape).clone() for value in inputs)]))
 
 
 def _run(recording: Recording, *inputs: Tensor) -> tuple[Tensor, ...]:

@@ -421,8 +421,8 @@ def _check(trial: _Trial, values: dict[str, Tensor]) -> None:
         trial.at(_EachItsOwn(_VALUES[-1]), values)  # if this fails, too, enumeration is not to blame
         name = next((name for name in trial.discrete if name in uses.failed), trial.discrete[-1])
         raise NotByPointError(
-            f"site '{name}': it is summed out, with its values in a dimension on the left of its plates, "
-            f"and the model fails there ({str(error).splitlines()[0]}); {_ALONE}"
+            f"site '{name}': it is summed out, with its values in a dimension on the left of its plates, and "
+            f"the model fails there ({str(error).splitlines()[0]}); {_ALONE}"
         ) from None
     tables = _tables(sites, uses)
     ids = {
@@ -464,7 +464,9 @@ def _check(trial: _Trial, values: dict[str, Tensor]) -> None:
         )
 
 
-_ALONE = "compute with the value of each point alone, as in locs[z]"
+_ALONE = (
+    "compute with the value of each point alone, as in locs[z], or draw them one by one, by ConjugateGibbs"
+)
 
 
 def _mixed(name: str, discrete: list[str]) -> None:

@@ -16,6 +16,7 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
+from pyro_fmvae.distributions import NaturalMultivariateNormal
 from pyro_fmvae.distributions.chain import draw_index
 from pyro_fmvae.distributions.natural_distribution import unwrap
 from pyro_fmvae.infer.elbo.enumerated import Enumerated
@@ -26,7 +27,6 @@ from pyro_fmvae.infer.elbo.structure import Site, is_discrete, is_latent, sample
 from pyro_fmvae.infer.elbo.trial_runs import NotByPointError, check_discrete
 from pyro_fmvae.infer.exact.conditionals import (
     LEAF,
-    AtValues,
     Block,
     LogJoint,
     find_blocks,
@@ -100,38 +100,46 @@ class GibbsKernel(MCMCKernel):
         elif self._discrete:
             try:
                 check_discrete(self.model, args, kwargs, sites)
-            except NotByPointError as error:
-                self._one_by_one = str(error).partition("; ")[0].partition(": ")[2]
+            except NotByPointError:
+                self._one_by_one = "as they depend on each other"
         plates = (-f.dim for site in sites.values() for f in site["cond_indep_stack"] if f.vectorized)
         self._first_dim = -1 - max(plates, default=0)
         blocks, reasons = find_blocks(self.model, args, kwargs, self._joint, values)
+        self._collapsed = self._collapsible(blocks, values) if self._one_by_one else None
+        self._numbers = [
+            (name, here.view(sites[name]["fn"].batch_shape))
+            for name in (self._discrete if self._one_by_one else ())
+            for here in torch.eye(sites[name]["fn"].batch_shape.numel(), dtype=torch.bool)
+        ]
         self._groups = _groups(blocks)
         self._leaves = [name for name, reason in reasons.items() if reason == LEAF]
         self._rest = {name: reason for name, reason in reasons.items() if reason != LEAF}
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """How each site is drawn, and why, as a table to print; arguments as for the model."""
-        self.setup(0, *args, **kwargs)
+        GibbsKernel.setup(self, 0, *args, **kwargs)
         return Plan([self._planned(name, site) for name, site in self._sites.items()])
 
     def _planned(self, name: str, site: Site) -> PlannedSite:
         if site["is_observed"]:
             return PlannedSite(name, "", "observed", "")
         if name in self._discrete:
-            others = [f"'{other}'" for other in self._discrete if other != name]
-            why = f"one by one: {self._one_by_one}" if self._one_by_one else ""
+            others = [other for other in self._discrete if other != name]
+            why = f"one by one, {self._one_by_one}" if self._one_by_one else ""
+            if self._collapsed is not None:
+                why += ", with '" + "', '".join(self._collapsed.shapes) + "' integrated out"
             if others and not why:
-                why = f"jointly with {', '.join(others)}"
+                why = f"jointly with {_listed(others)}"
             return PlannedSite(name, type(unwrap(site["fn"])).__name__, "Gibbs", why)
         if name in self._leaves:
             return PlannedSite(name, type(unwrap(site["fn"])).__name__, "Gibbs", "nothing depends on it")
         if name in self._rest:
             return PlannedSite(name, type(self._inner).__name__, "fallback", self._rest[name])
         group, block = next((g, b) for g in self._groups for b in g if name in b.shapes)
-        others = [f"'{other}'" for other in block.shapes if other != name]
-        notes = [f"jointly with {', '.join(others)}"] if others else []
-        others = [f"'{other}'" for each in group if each is not block for other in each.shapes]
-        notes += [f"at once with {', '.join(others)}"] if others else []
+        others = [other for other in block.shapes if other != name]
+        notes = [f"jointly with {_listed(others)}"] if others else []
+        others = [other for each in group if each is not block for other in each.shapes]
+        notes += [f"at once with {_listed(others)}"] if others else []
         if block.coupled:
             notes.append(f"its numbers in {1 + max(levels_of(frozenset(block.coupled)).values())} turns")
         return PlannedSite(name, block.kind.__name__.removeprefix("Natural"), "Gibbs", "; ".join(notes))
@@ -175,15 +183,42 @@ class GibbsKernel(MCMCKernel):
                 )
         return values
 
-    def sweep(self, values: dict[str, Tensor], proper: list[Tensor] | None = None) -> dict[str, Tensor]:
-        """Draw all sites but those of the fallback.
+    def sweep(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Draw all sites but those of the fallback, from values by name."""
+        for name, here in self._numbers:
+            values = self.draw_number(name, here, values)
+        return self.draw_others(values)
+
+    def draw_number(self, name: str, here: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Draw a number of a discrete site given all others.
+
+        Args:
+            name: of the site.
+            here: True at the number, bool [*batch shape of the site].
+            values: of all latent sites, by name.
+        """
+        fn = self._sites[name]["fn"]
+        support = fn.enumerate_support(expand=False)
+        support = support.reshape(len(support), *fn.event_shape).to(values[name].dtype)
+        here = here.reshape(*here.shape, *[1] * fn.event_dim)
+        candidates = [torch.where(here, each, values[name]) for each in support]
+        densities = [self._log_density({**values, name: each}) for each in candidates]
+        chosen = draw_index(torch.stack(densities), 0).view(1)
+        return {**values, name: torch.stack(candidates).index_select(0, chosen).squeeze(0)}
+
+    def draw_others(self, values: dict[str, Tensor], proper: list[Tensor] | None = None) -> dict[str, Tensor]:
+        """Draw all sites but those of the fallback and those whose numbers are drawn one by one.
 
         Args:
             values: of all latent sites, by name.
             proper: gets for each conditional whether it is a distribution, in place of an error.
         """
-        if self._discrete:
-            values |= self._draw_one_by_one(values) if self._one_by_one else self._draw_discrete(values)
+        values = dict(values)
+        if self._discrete and not self._one_by_one:
+            values |= self._draw_discrete(values)
+        if self._collapsed is not None:  # before anything depends on its old values
+            (natural,) = self._joint.naturals([self._collapsed], values)
+            values |= self._collapsed.apart(_draw(self._collapsed, natural, values, proper))
         for group in self._groups:
             if len(group) == 1 and group[0].coupled:
                 self._draw_in_turns(group[0], values, proper)
@@ -211,33 +246,40 @@ class GibbsKernel(MCMCKernel):
         args, kwargs = self._program or ((), {})
         known = {name: value for name, value in values.items() if name not in self._discrete}
         model = infer_discrete(
-            Enumerated()(AtValues(known)(self.model)),
+            Enumerated()(poutine.condition(self.model, data=known)),
             first_available_dim=self._first_dim,
             strict_enumeration_warning=False,
         )
         drawn = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
         return {name: drawn[name]["value"].reshape(values[name].shape) for name in self._discrete}
 
-    def _draw_one_by_one(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Each number of each discrete site given all others."""
-        found = dict(values)
-        for name in self._discrete:
-            events = self._sites[name]["fn"].event_dim
-            support = self._sites[name]["fn"].enumerate_support(expand=False)
-            shape = values[name].shape
-            batch, event = shape[: len(shape) - events], shape[len(shape) - events :]
-            support = support.reshape(len(support), *event).to(values[name].dtype)
-            for here in torch.eye(batch.numel(), dtype=torch.bool, device=support.device):
-                here = here.view(*batch, *[1] * len(event))
-                candidates = [torch.where(here, each, found[name]) for each in support]
-                densities = [self._log_density({**found, name: each}) for each in candidates]
-                chosen = draw_index(torch.stack(densities), 0).view(1)
-                found[name] = torch.stack(candidates).index_select(0, chosen).squeeze(0)
-        return {name: found[name] for name in self._discrete}
+    def _collapsible(self, blocks: Iterable[Block], values: dict[str, Tensor]) -> Block | None:
+        """A Gaussian vector beside the discrete sites, whose numbers would hold each other fast."""
+        ends = []
+        for end in (0, -1):
+            at_end = dict(values)
+            for name in self._discrete:
+                fn = self._sites[name]["fn"]
+                support = fn.enumerate_support(expand=False)
+                at_end[name] = support[end].expand(values[name].shape).to(values[name].dtype)
+            sites = self._joint.sites(at_end).items()
+            ends.append({name: site["fn"].log_prob(unmasked(site)).sum() for name, site in sites})
+        moved = {name for name, one in ends[0].items() if one != ends[1][name]}
+        vectors = (
+            block for block in blocks if block.kind is NaturalMultivariateNormal and block.users & moved
+        )
+        return next((block for block in vectors if block.together(values).dim() == 1), None)
 
     def _log_density(self, values: dict[str, Tensor]) -> Tensor:
+        """The log joint density, with the block that is integrated out left out."""
         sites = self._joint.sites(values).values()
-        return sum(total(s["fn"].log_prob(unmasked(s)), s).double() for s in sites)  # type: ignore[return-value]
+        densities = [total(s["fn"].log_prob(unmasked(s)), s).double() for s in sites]
+        density = sum(densities[1:], densities[0])
+        if self._collapsed is None:
+            return density
+        (natural,) = self._joint.naturals([self._collapsed], values)
+        q: Any = self._collapsed.kind(natural, torch.float64, validate_args=False)
+        return density - q.log_prob(self._collapsed.together(values).double())
 
     # Sites without a conditional of a family
 
@@ -287,6 +329,13 @@ def _draw(block: Block, natural: Tensor, values: Mapping[str, Tensor], proper: l
     elif support is constraints.unit_interval:
         value = value.clamp(min=finfo.tiny, max=1 - finfo.eps / 2)
     return value
+
+
+def _listed(names: list[str]) -> str:
+    """Names in quotes, of many the first two."""
+    if len(names) <= 3:
+        return ", ".join(f"'{name}'" for name in names)
+    return f"'{names[0]}', '{names[1]}' and {len(names) - 2} more"
 
 
 def _groups(blocks: Iterable[Block]) -> list[list[Block]]:

@@ -411,7 +411,9 @@ def test_plan():
     hierarchy_plan = ConjugateGibbs(group_means).plan(groups_of(3))
     assert hierarchy_plan["theta"].why == "jointly with 'mu'"
     one_by_one = ConjugateGibbs(coins_in_a_sum).plan(torch.tensor(0.0))["z"].why
-    assert one_by_one.startswith("one by one: 'y' depends on its values at several points together")
+    assert one_by_one == "one by one, as they depend on each other"
+    collapsed = ConjugateGibbs(indicators).plan({"y": torch.zeros(5)})["is_in"].why
+    assert collapsed == "one by one, as they depend on each other, with 'w' integrated out"
 
 
 def subsampled(y):
