@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from copy import copy, deepcopy
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,11 @@ from pyro_fmvae.nn import ConvDecoder
 # The journal of a training: validation measures in `metrics.jsonl`, one line every so many steps.
 
 MONITORED_POINTS = 500
+
+Line: TypeAlias = dict[str, Any] | None
+"""What the journal wrote at a record, if it did."""
+Listener: TypeAlias = Callable[[Record, Line], None]
+"""Is called with every record of a training, once what is kept of it is known."""
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -89,7 +94,7 @@ class Journal:
         earlier = "".join(line for line in lines if line.endswith("\n") and known(line))
         checkpoint.write_atomically(self.path, lambda path: path.write_text(earlier))
 
-    def record(self, record: Record) -> dict[str, Any] | None:
+    def record(self, record: Record) -> Line:
         """Measure, append and return, if it is time to; None otherwise."""
         phase = self.trainer.phases[self.trainer.progress.phase]
         if record.step % phase.record_every and record.fraction < 1:
@@ -214,7 +219,7 @@ class Keeper:
         values = len(rows), training, at_end, stopped, recipe.against_overfitting
         SelectedModel(self.journal.measure, selected, end, *values).write(self.trainer.run.folder)
 
-    def follow(self, record: Record) -> dict[str, Any] | None:
+    def follow(self, record: Record) -> Line:
         """Measure, if it is time to; keep the model if it is the best; end the phase if it no longer gains.
 
         Returns:
@@ -283,69 +288,15 @@ class Keeper:
         return measures[self.journal.measure], rows.select(near)
 
 
-# How long a training will take, and how much memory, for its log.
+# How long a training takes, and how much memory, for its log.
 
 EVERY = 60.0  # seconds
-REHEARSED = 2  # steps; the first one is slow
 
 
-def announce(trainer: Trainer) -> None:
-    """Log how long a training that has not begun will take at most, and how much memory.
-
-    Both are measured, by steps on a copy of the model. The time of these counts as training.
-    """
-    config = trainer.run.config
-    minutes = config.max_minutes or config.time_limit
-    limit = 60 * minutes if minutes else math.inf
-    began = time.monotonic()
-    pace = rehearse(trainer)
-    trainer.spend(time.monotonic() - began)
-    steps = sum(phase.budget.iterations or 0 for phase in trainer.phases)
-    if pace is not None and config.max_minutes is None:
-        short = f", cut short after {duration(limit)}" if minutes else ""
-        length = duration(min(steps * pace, limit))
-        text = f"about {length} or less: {steps:,} steps of up to {_short(pace)}{short}"
-    elif minutes:
-        text = f"at most {duration(limit)}" + (f": steps of up to {_short(pace)}" if pace else "")
-    else:
-        return
-    memory = _memory(trainer.device, "about {}" if pace else "{} so far")
-    logger.info("%s, and then the report%s", text, memory)
-
-
-def rehearse(trainer: Trainer) -> float | None:
-    """Take two eager steps of the first phase on a copy of the model, and time the second one.
-
-    Nothing of the training changes: neither its model and batches nor any generator.
-
-    Returns:
-        Its seconds, which are those of a captured step at most. None of a training in closed form, or if
-        a step fails: training then says why.
-    """
-    run, device = trainer.run, trainer.device
-    if run.recipe.closed_form:
-        return None
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        learning = replace(trainer.learning, eager=True, compile=False)
-        phases = run.recipe.phases(deepcopy(trainer.model), learning)
-        phase = next(phase for phase in phases if not phase.budget.empty)
-        batch = next(iter(copy(trainer.batches)))
-        phase.enter()
-        try:
-            phase.prepare([batch])
-            phase.before_step(0.0)
-            for _ in range(REHEARSED):
-                began = time.perf_counter()
-                phase.step(*batch)
-        except ValueError:
-            return None
-        return time.perf_counter() - began
-
-
-def _memory(device: torch.device, words: str) -> str:
-    """The most memory that was used, in these words behind others; nothing where the system does not tell."""
+def _memory(device: torch.device) -> str:
+    """The most memory that was used, behind other words; nothing where the system does not tell."""
     used = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else most_used()
-    return "" if used is None else "; " + words.format(f"{used / 2**30:.1f} GiB of memory")
+    return "" if used is None else f"; {used / 2**30:.1f} GiB of memory so far"
 
 
 class Outlook:
@@ -358,7 +309,7 @@ class Outlook:
     def __init__(self, device: torch.device) -> None:
         self.device, self.said = device, float("nan")
 
-    def update(self, record: Record) -> None:
+    def __call__(self, record: Record, _: Line = None) -> None:
         """Look at a record, and say what is to be said."""
         if record.left is None or record.pace is None:
             return
@@ -372,7 +323,7 @@ class Outlook:
 
     def _estimate(self, record: Record, left: float, pace: float) -> None:
         steps = record.total_steps + round(left / pace)
-        length, memory = duration(record.seconds + left), _memory(self.device, "{} so far")
+        length, memory = duration(record.seconds + left), _memory(self.device)
         logger.info("about %s: %s steps of %s%s", length, f"{steps:,}", _short(pace), memory)
 
 
@@ -394,8 +345,8 @@ def check_log(config: TrainConfig) -> None:
 
 
 @contextmanager
-def event_log(trainer: Trainer, resumed: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that adds a line of the journal to the run's event log; it does nothing without ``--log``.
+def event_log(trainer: Trainer, resumed: bool) -> Iterator[Listener]:
+    """A listener that adds a line of the journal to the run's event log; it does nothing without ``--log``.
 
     Measures are called ``phase/measure``: those of two phases are of different programs. Components in use
     and accuracies have the name of their factor or label in the end.
@@ -406,14 +357,16 @@ def event_log(trainer: Trainer, resumed: bool) -> Iterator[Callable[[dict[str, A
     """
     run = trainer.run
     if run.config.log is None or not world().leads:
-        yield lambda line: None
+        yield lambda record, line: None
         return
     from torch.utils.tensorboard import SummaryWriter
 
     begin = trainer.progress.total_steps + 1 if resumed else None
     with SummaryWriter(str(run.folder / EVENTS), purge_step=begin) as writer:
 
-        def write(line: dict[str, Any]) -> None:
+        def write(_: Record, line: Line) -> None:
+            if line is None:
+                return
             used = dict(zip(run.factor_names, line["used_components"], strict=True))
             measures = {**line, "used_components": used}
             phase, step = measures.pop("phase"), measures.pop("step")
@@ -460,6 +413,42 @@ def predict_unlearnt(trainer: Trainer, dataset: Dataset) -> None:
 
 
 CHECKPOINT_EVERY = 10.0  # seconds
+
+
+class Checkpoints:
+    """Writes a checkpoint at the start of a phase, every ten seconds, before training stops, and at the end.
+
+    Args:
+        trainer: of the run.
+        keeper: what it keeps is written down before the last checkpoint.
+        heard: numbers of the signals that ask to stop, as they come.
+
+    Attributes:
+        stop: number of the signal for which the training has been saved; 0 as long as there is none.
+    """
+
+    stop = 0
+
+    def __init__(self, trainer: Trainer, keeper: Keeper, heard: list[int]) -> None:
+        self.trainer, self.keeper, self.heard, self.saved = trainer, keeper, heard, time.monotonic()
+
+    def __call__(self, record: Record, _: Line) -> None:
+        """Save, if it is time to."""
+        stop = self._number()
+        due = record.step == 0 or stop or time.monotonic() - self.saved > CHECKPOINT_EVERY
+        if due and self.keeper.ended is None:
+            self.trainer.save()
+            self.saved, self.stop = time.monotonic(), stop
+
+    def close(self) -> None:
+        """Save the end."""
+        self.trainer.save()
+        self.stop = self._number()
+
+    def _number(self) -> int:
+        return world().largest(self.heard[0] if self.heard else 0)  # on all ranks at the same step
+
+
 CHECK_EVERY = 100  # steps between two comparisons of ranks, with --debug
 
 IN_NOTEBOOK = auto.notebook_tqdm is not std.tqdm  # one that can show a progress bar
@@ -481,8 +470,6 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
         decoder = getattr(trainer.model, "decoder", None)
         if isinstance(decoder, ConvDecoder) and (change := decoder.canvas.describe()):
             logger.info("%s for the networks", change)
-        if not resumed:
-            announce(trainer)
         with _same_kernels():
             number = _loop(trainer, dataset, resumed, heard)
         if number:
@@ -497,30 +484,29 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
 
 def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -> int:
     """Consume the records; returns the number of the signal that was heard, 0 if there was none."""
-    keeper, ranks = Keeper(trainer, dataset, Journal(trainer, dataset, resumed)), world()
-    outlook, saved = Outlook(trainer.device), time.monotonic()
+    keeper = Keeper(trainer, dataset, Journal(trainer, dataset, resumed))
+    checkpoints = Checkpoints(trainer, keeper, heard)
     with _Bar(trainer) as bar, event_log(trainer, resumed) as log:
+        listeners: list[Listener] = [log, Outlook(trainer.device), checkpoints]
+        if world().checked:
+            listeners.append(partial(_check_ranks, trainer))
+        listeners.append(bar)  # last: the terminal may be gone
         for record in trainer.records(resumed):
-            values = keeper.follow(record)
-            if values:
-                log(values)
-            outlook.update(record)
-            # What is kept is written down before the last checkpoint.
-            stop = ranks.largest(heard[0] if heard else 0)
-            due = record.step == 0 or stop or time.monotonic() - saved > CHECKPOINT_EVERY
-            if due and keeper.ended is None:
-                trainer.save()
-                saved = time.monotonic()
-                if stop:
-                    return stop
-            if ranks.checked and record.step % CHECK_EVERY == 0:
-                trainer.check_ranks()
-            bar.update(record, values)  # last: the terminal may be gone
+            line = keeper.follow(record)
+            for listener in listeners:
+                listener(record, line)
+            if checkpoints.stop:
+                return checkpoints.stop
     keeper.finish()
-    if ranks.leads:  # it alone saves, and reports
+    if world().leads:  # it alone saves, and reports
         predict_unlearnt(trainer, dataset)
-    trainer.save()
-    return ranks.largest(heard[0] if heard else 0)
+    checkpoints.close()
+    return checkpoints.stop
+
+
+def _check_ranks(trainer: Trainer, record: Record, _: Line) -> None:
+    if record.step % CHECK_EVERY == 0:
+        trainer.check_ranks()
 
 
 @contextmanager
@@ -551,7 +537,7 @@ class _Bar:
     def __exit__(self, *_: Any) -> None:
         self.bar.close()
 
-    def update(self, record: Record, values: dict[str, Any] | None) -> None:
+    def __call__(self, record: Record, values: Line) -> None:
         if record.step == 0:
             self.bar.set_description_str(record.phase)
         self.bar.update(self.done + record.fraction - self.bar.n)
