@@ -8,8 +8,7 @@ import pyro.poutine as poutine
 import torch
 from torch import Tensor
 
-from pyro_fmvae.capture.captured_svi import MOST_STEPS, Call
-from pyro_fmvae.capture.guards import Assumptions, Rehearsal
+from pyro_fmvae.capture.guards import MOST_STEPS, Assumptions, Call, Rehearsal
 from pyro_fmvae.capture.playback import CUDAGraph, NotRecordable, compiled, plain, resident
 from pyro_fmvae.capture.recording import record
 from pyro_fmvae.infer.free_gaussian import Arguments, FreeGaussian, Step

@@ -1,8 +1,9 @@
-"""Facts that a recorded program takes for granted besides its arguments, found by a rehearsal."""
+"""Arguments of a recorded program, and facts that it takes for granted besides, found by a rehearsal."""
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from pyro_fmvae.capture.recording import CaptureError, Recording
 from pyro_fmvae.infer.elbo.lazy import memory_of, uncompiled
@@ -22,6 +23,68 @@ _PLAIN = (*_NUMBERS, Tensor, type(None))
 _COMPARED = (*_PLAIN, torch.nn.Module, FunctionType)
 _LIBRARIES = ("builtins", "pyro", "torch")
 _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+
+
+MOST_STEPS = 8  # captured at a time
+
+# The arguments of a step, taken apart into data and constants of a captured program.
+
+_CONSTANTS = (bool, int, float, complex, str, torch.dtype, torch.device, Enum, FunctionType, torch.nn.Module)
+
+
+class Call:
+    """Arguments, however nested, taken apart.
+
+    Attributes:
+        data: the tensors among them.
+        key: equal for calls that one program serves: for tensors of the same shapes, strides, types and
+            devices, and for the same constants.
+
+    Raises:
+        ValueError: an argument that is neither a tensor nor a constant, or a tensor that a gradient is wanted
+            of: that of an argument is not computed.
+    """
+
+    def __init__(self, args: Any, kwargs: Any) -> None:
+        self._leaves, self._spec = tree_flatten((args, kwargs))
+        self.data: list[Tensor] = [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
+        self.key: Hashable = (str(self._spec), *map(_signature, self._leaves))
+
+    def arguments(self, data: Iterable[Tensor]) -> tuple[Any, Any]:
+        """Positional and keyword arguments with other tensors in the place of the data."""
+        tensors = iter(data)
+        leaves = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        return args, kwargs
+
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """Shapes of the data."""
+        return tuple(tensor.shape for tensor in self.data)
+
+    @property
+    def rows(self) -> int:
+        """Length of the first of the data; 1 of a scalar, 0 where there are none."""
+        return int(self.data[0].shape[:1].numel()) if self.data else 0
+
+
+def _signature(leaf: Any) -> Hashable:
+    if isinstance(leaf, Tensor):
+        if leaf.requires_grad:
+            raise ValueError(
+                f"a captured step takes data, got a tensor of shape {list(leaf.shape)} that requires a "
+                "gradient: detach it, make it a parameter of the model or guide, or pass eager=True"
+            )
+        return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
+    if leaf is None or isinstance(leaf, _CONSTANTS):
+        return type(leaf), leaf  # 1, 1.0 and True are equal, but not the same to a program
+    raise ValueError(
+        "a captured step takes tensors, and numbers, strings, functions and modules as constants, got "
+        f"{type(leaf).__name__}; make a tensor of it, or pass eager=True"
+    )
+
+
+# What a recording relies on.
 
 
 class Fact(NamedTuple):

@@ -23,13 +23,13 @@ from pyro_fmvae.infer.conjugate_sites import ConjugateSites, check_priors, harml
 from pyro_fmvae.infer.elbo.density import device_of
 from pyro_fmvae.infer.elbo.plain import as_module
 from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
-from pyro_fmvae.infer.elbo.shorthand import has_shorthand
 from pyro_fmvae.infer.elbo.structure import (
     OwnValues,
     Site,
     are_rows,
     check_same_points,
     frames_of,
+    has_shorthand,
     sample_sites,
     unique_sites,
 )

@@ -25,8 +25,7 @@ from pyro_fmvae.infer.elbo.recognition import (
     recognise_conjugacy,
     spreads_of_data,
 )
-from pyro_fmvae.infer.elbo.shorthand import has_shorthand
-from pyro_fmvae.infer.elbo.structure import Site, is_discrete, is_latent
+from pyro_fmvae.infer.elbo.structure import Site, has_shorthand, is_discrete, is_latent
 from pyro_fmvae.infer.local_sites import LocalSite, local_sites
 from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, random_posterior
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pyro_fmvae.capture.captured_svi import Call
+from pyro_fmvae.capture.guards import Call
 from tests.capture.captured import EXACT, Plain, assert_twins, plainly, svi_for
 
 

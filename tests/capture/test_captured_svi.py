@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pyro_fmvae.capture import CapturedSVI
-from pyro_fmvae.capture.captured_svi import Call
+from pyro_fmvae.capture.guards import Call
 from pyro_fmvae.infer import NaturalGradient, RobbinsMonro, TraceConjugate_ELBO
 from tests.capture.captured import (
     EXACT,

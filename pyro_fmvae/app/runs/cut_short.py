@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from pyro_fmvae.app.runs.run import Run
-from pyro_fmvae.app.runs.trainer import SelectedModel
+from pyro_fmvae.app.runs.run import Run, SelectedModel
 
 FEW: Final = 0.05
 """Share of the steps of a training without a clock; with fewer, networks have hardly left their start."""

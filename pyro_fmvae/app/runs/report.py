@@ -19,8 +19,8 @@ from pyro_fmvae.app.runs.cut_short import cut_short
 from pyro_fmvae.app.runs.factor_names import values_of
 from pyro_fmvae.app.runs.label_measures import named, references
 from pyro_fmvae.app.runs.pages import PAGE, write_page
-from pyro_fmvae.app.runs.run import FIGURES, METRICS, REPORT, Run
-from pyro_fmvae.app.runs.trainer import SelectedModel, Trainer
+from pyro_fmvae.app.runs.run import FIGURES, METRICS, REPORT, Run, SelectedModel
+from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.evaluate import label_agreement, overcalled

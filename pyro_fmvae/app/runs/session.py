@@ -23,8 +23,8 @@ from pyro_fmvae.app.runs.closing_table import BEYOND
 from pyro_fmvae.app.runs.duration import duration
 from pyro_fmvae.app.runs.launching import exit_status, interruption
 from pyro_fmvae.app.runs.report import accuracies, known_rows, report
-from pyro_fmvae.app.runs.run import METRICS
-from pyro_fmvae.app.runs.trainer import Best, Moment, SelectedModel, Trainer, copied, tolerance
+from pyro_fmvae.app.runs.run import METRICS, Moment, SelectedModel, tolerance
+from pyro_fmvae.app.runs.trainer import Best, Trainer, copied
 from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.files import checkpoint
@@ -169,7 +169,7 @@ class Keeper:
     Records are compared within a phase, from its step 0 on, which is what the phase before handed over. With
     a patience, a phase ends that many steps after its best record, and hands over its best model. Without one
     phases hand over the model of their end. At the end of the last phase the best takes the end's place if
-    the end falls short of it by more than :data:`~pyro_fmvae.app.runs.trainer.TOLERANCE`. Without validation
+    the end falls short of it by more than :data:`~pyro_fmvae.app.runs.run.TOLERANCE`. Without validation
     rows nothing is compared.
 
     All records are of the same rows and the same draws of z, and draw nothing from torch's own generator.

@@ -29,11 +29,9 @@ from pyro_fmvae.app.runs.by_batches import (
     naming_far_rows,
 )
 from pyro_fmvae.app.runs.closing_table import lines, read_report
-from pyro_fmvae.app.runs.export import export
 from pyro_fmvae.app.runs.factor_names import Settings, codes_to_draw, components_of, values_of
-from pyro_fmvae.app.runs.run import FIGURES, METRICS, REPORT, Run
+from pyro_fmvae.app.runs.run import FIGURES, METRICS, REPORT, Run, SelectedModel
 from pyro_fmvae.app.runs.search import Index
-from pyro_fmvae.app.runs.trainer import SelectedModel
 from pyro_fmvae.data import Split
 from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.data.storage import to_uint8
@@ -63,6 +61,8 @@ def push(run: Run, model: Any, repository: str, private: bool, token: str | None
     """
     _check_installed()
     from huggingface_hub import HfApi
+
+    from pyro_fmvae.app.runs.export import export
 
     hub = HfApi(token=token)
     with TemporaryDirectory() as folder:
@@ -362,6 +362,8 @@ class TrainedRun:
         Raises:
             ValueError: another ending; of an encoder also a model or data without one that can stand alone.
         """
+        from pyro_fmvae.app.runs.export import export
+
         export(self.run, self.model, Path(path))
 
     def push_to_hub(self, name: str, private: bool = True, token: str | None = None) -> str:

@@ -46,11 +46,11 @@ from pyro_fmvae.infer.elbo.expectation import (
 )
 from pyro_fmvae.infer.elbo.lazy import TRUTH_VALUE, Lazy, NeedsValueError, functions_of, sites_of
 from pyro_fmvae.infer.elbo.plain import Undrawn
-from pyro_fmvae.infer.elbo.shorthand import has_shorthand
 from pyro_fmvae.infer.elbo.structure import (
     Site,
     Structure,
     enum_dim,
+    has_shorthand,
     is_discrete,
     is_latent,
     sample_sites,

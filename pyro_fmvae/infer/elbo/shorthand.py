@@ -1,6 +1,6 @@
 """Programs of this library's shorthands: their structure, their tables and their terms."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -573,11 +573,6 @@ def _deepest(*traces: Trace) -> int:
         if frame.vectorized
     ]
     return max((-frame.dim for frame in frames), default=0)
-
-
-def has_shorthand(sites: Iterable[Site]) -> bool:
-    """True if any of a model's sites has a distribution that remembers its parents."""
-    return any(hasattr(unwrap(site["fn"]), "parents") for site in sites)
 
 
 def check_options(elbo: Any, options: Mapping[str, Any]) -> None:

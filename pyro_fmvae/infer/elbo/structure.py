@@ -76,6 +76,11 @@ class Structure:
         return dist.Delta(site["value"], event_dim=site["fn"].event_dim) if name in self.drawn else site["fn"]
 
 
+def has_shorthand(sites: Iterable[Site]) -> bool:
+    """True if any of a model's sites has a distribution that remembers its parents."""
+    return any(hasattr(unwrap(site["fn"]), "parents") for site in sites)
+
+
 def sample_sites(trace: Trace) -> dict[str, Site]:
     """The sample statements of a trace by name, without plates' index sites and deterministic values."""
     return {

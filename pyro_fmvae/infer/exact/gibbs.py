@@ -22,8 +22,15 @@ from pyro_fmvae.distributions.natural_distribution import unwrap
 from pyro_fmvae.infer.elbo.enumerated import Enumerated
 from pyro_fmvae.infer.elbo.plain_terms import levels_of
 from pyro_fmvae.infer.elbo.recognition import Plan, PlannedSite
-from pyro_fmvae.infer.elbo.shorthand import has_shorthand
-from pyro_fmvae.infer.elbo.structure import Site, is_discrete, is_latent, sample_sites, total, unmasked
+from pyro_fmvae.infer.elbo.structure import (
+    Site,
+    has_shorthand,
+    is_discrete,
+    is_latent,
+    sample_sites,
+    total,
+    unmasked,
+)
 from pyro_fmvae.infer.elbo.trial_runs import NotByPointError, check_discrete
 from pyro_fmvae.infer.exact.conditionals import (
     LEAF,

@@ -2,7 +2,7 @@
 
 from pyro_fmvae.app.runs.cut_short import cut_short
 from pyro_fmvae.app.runs.pages.evidence import Evidence
-from pyro_fmvae.app.runs.pages.measure_tables import number
+from pyro_fmvae.app.runs.pages.markup import number
 
 NATS, SHARE = 0.5, 0.005  # changes of the bound that count: the greater of the two
 RISING = 0.75  # share of the last phase after which the bound should be flat

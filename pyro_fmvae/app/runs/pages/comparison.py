@@ -8,9 +8,10 @@ from typing import Final
 from pyro_fmvae.app.recipes.pictures import TRAINING
 from pyro_fmvae.app.runs.duration import duration
 from pyro_fmvae.app.runs.pages import markup
-from pyro_fmvae.app.runs.pages.evidence import Evidence
-from pyro_fmvae.app.runs.pages.measure_tables import TERMS, number, terms_of
-from pyro_fmvae.app.runs.pages.run_page import CAPTIONS, describe_data, picture
+from pyro_fmvae.app.runs.pages.evidence import Evidence, describe_data
+from pyro_fmvae.app.runs.pages.markup import number
+from pyro_fmvae.app.runs.pages.measure_tables import TERMS, terms_of
+from pyro_fmvae.app.runs.pages.run_page import CAPTIONS, picture
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.figures import compared_curves
 

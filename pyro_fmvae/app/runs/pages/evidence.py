@@ -2,12 +2,14 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from pyro_fmvae.app.recipes.options import as_typed, flag
 from pyro_fmvae.app.runs.closing_table import read_report
-from pyro_fmvae.app.runs.run import CONFIG, DERIVED, METRICS, REPORT, Run
-from pyro_fmvae.app.runs.trainer import SelectedModel
+from pyro_fmvae.app.runs.duration import duration
+from pyro_fmvae.app.runs.run import CONFIG, DERIVED, METRICS, REPORT, Run, SelectedModel
+from pyro_fmvae.data import Kind
 from pyro_fmvae.files.untrusted import check_type, parse_json, read_json
 
 
@@ -108,3 +110,33 @@ def _read(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     return {None: "none", True: "yes", False: "no"}[value] if isinstance(value, bool | None) else str(value)
+
+
+def lead(evidence: Evidence) -> str:
+    """One sentence: what was trained on what, and how long."""
+    run = evidence.run
+    title = run.recipe.title
+    text = f"{title[0].upper()}{title[1:]}, trained on {describe_data(run)} from {Path(run.config.data).name}"
+    if evidence.records:
+        last = evidence.records[-1]
+        text += f": {last['step']:,} steps in {duration(last['seconds'])}"
+    return text + "."
+
+
+def describe_data(run: Run) -> str:
+    """The training data in a few words, such as ``1,439 grey pictures of 8×8 pixels``."""
+    preprocessing, number = run.preprocessing, f"{run.num_data:,}"
+    shape = preprocessing.event_shape
+    size = "×".join(map(str, shape[:2]))
+    colour = "colour" if len(shape) == 3 else "binary" if preprocessing.binary else "grey"
+    kinds = {
+        Kind.PATCHES: f"{number} patches of pictures",
+        Kind.TABLE: f"{number} rows of {shape[0]} columns",
+        Kind.COUNTS: f"{number} rows of counts in {preprocessing.decoded_shape[0]} columns",
+    }
+    plain = (
+        f"{number} {colour} pictures of {size} pixels"
+        if run.image
+        else f"{number} points of {shape[0]} numbers"
+    )
+    return kinds.get(preprocessing.kind, plain)

@@ -203,3 +203,8 @@ def _thumbnail(picture: np.ndarray, largest: int) -> str:
 def data_uri(content: bytes, kind: str = "png") -> str:
     """A picture's file as the address of an image."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many decimals and a true minus sign; nothing for None."""
+    return "" if value is None else f"{value:,.{digits}f}".replace("-", "−")

@@ -6,6 +6,7 @@ from typing import Any, Final
 from pyro_fmvae.app.runs.closing_table import BEYOND, SPLITS
 from pyro_fmvae.app.runs.pages import markup
 from pyro_fmvae.app.runs.pages.evidence import Evidence
+from pyro_fmvae.app.runs.pages.markup import number
 
 TERMS: Final = {"elbo": "ELBO", "reconstruction": "reconstruction", "kl_z": "KL[z]", "kl_r": "KL[r]"}
 """Terms of the bound, and how they are written."""
@@ -102,8 +103,3 @@ def _clustering(split: str, clustered: Mapping[str, Mapping[str, Any]]) -> str:
         return ""
     head = ("label", "n", "best factor", *CLUSTERED.values())
     return markup.heading(f"Labels of {split} that no factor was trained on") + markup.table(head, rows)
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many decimals and a true minus sign; nothing for None."""
-    return "" if value is None else f"{value:,.{digits}f}".replace("-", "−")

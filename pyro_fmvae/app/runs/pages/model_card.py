@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from pyro_fmvae.app.runs.closing_table import lines
-from pyro_fmvae.app.runs.pages.evidence import Evidence
-from pyro_fmvae.app.runs.pages.run_page import describe_data, lead
+from pyro_fmvae.app.runs.pages.evidence import Evidence, describe_data, lead
 from pyro_fmvae.app.runs.run import Run, is_model_file, read_model, without_places
 
 _HEADER = "---\nlibrary_name: pyro_fmvae\ntags:\n- pyro\n- {tag}\n---\n"

@@ -11,11 +11,11 @@ from pyro_fmvae.app.runs.closing_table import labelled
 from pyro_fmvae.app.runs.duration import duration
 from pyro_fmvae.app.runs.pages import markup
 from pyro_fmvae.app.runs.pages.advice import advice
-from pyro_fmvae.app.runs.pages.evidence import Evidence
+from pyro_fmvae.app.runs.pages.evidence import Evidence, describe_data, lead
 from pyro_fmvae.app.runs.pages.measure_tables import measure_tables
 from pyro_fmvae.app.runs.pages.prototypes import COMPONENTS, POINTS, Prototype, prototypes
 from pyro_fmvae.app.runs.run import FIGURES, Run
-from pyro_fmvae.data import Dataset, Kind
+from pyro_fmvae.data import Dataset
 from pyro_fmvae.figures.components import percent
 
 PAGE: Final = "report.html"
@@ -120,36 +120,6 @@ def _others(run: Run) -> list[str]:
     known = [name for name in CAPTIONS if name in found]
     placed = {TRAINING, *TITLES, "components"}
     return [name for name in (*known, *sorted(found - set(known))) if name not in placed]
-
-
-def lead(evidence: Evidence) -> str:
-    """One sentence: what was trained on what, and how long."""
-    run = evidence.run
-    title = run.recipe.title
-    text = f"{title[0].upper()}{title[1:]}, trained on {describe_data(run)} from {Path(run.config.data).name}"
-    if evidence.records:
-        last = evidence.records[-1]
-        text += f": {last['step']:,} steps in {duration(last['seconds'])}"
-    return text + "."
-
-
-def describe_data(run: Run) -> str:
-    """The training data in a few words, such as ``1,439 grey pictures of 8×8 pixels``."""
-    preprocessing, number = run.preprocessing, f"{run.num_data:,}"
-    shape = preprocessing.event_shape
-    size = "×".join(map(str, shape[:2]))
-    colour = "colour" if len(shape) == 3 else "binary" if preprocessing.binary else "grey"
-    kinds = {
-        Kind.PATCHES: f"{number} patches of pictures",
-        Kind.TABLE: f"{number} rows of {shape[0]} columns",
-        Kind.COUNTS: f"{number} rows of counts in {preprocessing.decoded_shape[0]} columns",
-    }
-    plain = (
-        f"{number} {colour} pictures of {size} pixels"
-        if run.image
-        else f"{number} points of {shape[0]} numbers"
-    )
-    return kinds.get(preprocessing.kind, plain)
 
 
 def _facts(evidence: Evidence, dataset: Dataset | None) -> dict[str, str]:
