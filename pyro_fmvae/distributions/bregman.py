@@ -23,9 +23,11 @@ def log_gap(ratio: Tensor, excess: Tensor) -> Tensor:
         excess: r - 1, with its digits near 1.
     """
     half = excess / (excess + 2)  # the logarithm is 2 (half + half³/3 + half⁵/5 + ...)
-    square = half * half
-    near = half * (excess - square * (square * 0.4 + 2 / 3))
-    return torch.where(excess.abs() < 0.02, near, excess - ratio.log())
+    square, series = half * half, torch.full_like(half, 2 / 13)
+    for odd in (11, 9, 7, 5, 3):
+        series = series * square + 2 / odd
+    near = half * (excess - square * series)
+    return torch.where(excess.abs() < 0.3, near, excess - ratio.log())
 
 
 def x_log_x_gap(to: Tensor, at: Tensor) -> Tensor:

@@ -72,6 +72,14 @@ def test_gap_of_the_logarithm():
     assert log_gap(one, zero) == 0 and log_gap(zero, -one) == torch.inf
 
 
+def test_gap_of_the_logarithm_in_single_precision():
+    """The excess has all of its digits; so does the gap of it, wherever it is."""
+    x = torch.tensor([-0.5, -0.31, -0.29, -0.1, -0.021, -0.019, -1e-4, 1e-5, 0.019, 0.021, 0.1, 0.29, 0.31])
+    exact = x.double() - x.double().log1p()
+    found = log_gap((1 + x.double()).float(), x).double()
+    torch.testing.assert_close(found, exact, rtol=2e-6, atol=0)
+
+
 @pytest.mark.parametrize("ratio", [1e-7, 1e-14, 1e-30])
 def test_gap_of_the_logarithm_near_zero(ratio):
     r = torch.tensor(ratio, dtype=torch.float64, requires_grad=True)

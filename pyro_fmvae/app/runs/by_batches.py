@@ -18,7 +18,7 @@ from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Batches, Preprocessing, Split
 from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.own.folder import read_image
-from pyro_fmvae.data.own.in_memory import as_numbers
+from pyro_fmvae.data.own.in_memory import as_numbers, names_of
 from pyro_fmvae.data.own.pictures import SUFFIXES
 from pyro_fmvae.data.own.raw import check_columns, warn_unseen
 from pyro_fmvae.data.preprocessing import in_units
@@ -52,7 +52,7 @@ def given_rows(preprocessing: Preprocessing, array: Given, strict: bool = False)
         if path.suffix.lower() in SUFFIXES:
             return read_image(path, preprocessing)
         return replace(load_file(path, preprocessing, left_out={})[0], labels=None)
-    columns = tuple(map(str, getattr(array, "columns", ())))  # of a data frame
+    columns = tuple(map(str, names_of(array)))
     check_columns(preprocessing.column_names, columns, "array")
     try:
         raw = np.require(array, requirements="W")  # torch warns of arrays that it must not write to

@@ -25,7 +25,6 @@ from pyro_fmvae.files.untrusted import check_printable
 MOST_LEVELS = 50
 """Largest number of categories of a column."""
 LABEL = "label:"  # begins the names of columns that hold labels
-_MIXTURE = "; --model mixture takes missing entries and words"
 _BYTES, _COLUMN = 10, 3000  # of memory that a byte of a table and a column take while they are read, about
 _FEW = 10  # rows, whose words may all differ by chance
 _WORDS = ("", "na", "n/a", "nan", "?")
@@ -163,6 +162,8 @@ class TableColumn:
     """Among the features, from 1."""
     name = ""
     """Empty if there is no header."""
+    mixture = "; --model mixture takes missing entries and words"
+    """End of the message about missing entries and words."""
     words: tuple[str, ...] | None = None
     """Names of the categories; empty to find them if there are words; None refuses words."""
 
@@ -171,6 +172,11 @@ class TableColumn:
 
     def __str__(self) -> str:
         return f"column {self.name!r}" if self.name else f"column {self.number}"
+
+    @property
+    def beside(self) -> str:
+        """What messages say beside the place of a row."""
+        return ""
 
     @property
     def advice(self) -> str:
@@ -387,9 +393,9 @@ def _feature(
         unseen[str(column)] = words
     else:
         words.clear()
-    if faulty := {text for text in {*column.texts} if text not in words and _fault(text, missing)}:
+    if faulty := {text for text in {*column.texts} if text not in words and _fault(column, text, missing)}:
         where, field = column.first(faulty)
-        raise ValueError(f"{where}: {_fault(field, missing)}")
+        raise ValueError(f"{where}{column.beside}: {_fault(column, field, missing)}")
     known = {text: float(text) for text in column.counts if text not in words}
     return np.array([known.get(text, math.nan) for text in column.texts]), ()
 
@@ -429,16 +435,16 @@ def _categories(
     return np.array([numbers.get(text, math.nan) for text in column.texts]), found
 
 
-def _fault(field: str, missing: bool) -> str:
+def _fault(column: TableColumn, field: str, missing: bool) -> str:
     """Say what is wrong with a field as a number; "" if nothing is."""
     if missing and is_missing(field):
         return ""
     try:
         value = float(field)
     except ValueError:
-        return f"expected a number, got {field!r}{_hint(field) or ('' if missing else _MIXTURE)}"
+        return f"expected a number, got {field!r}{_hint(field) or ('' if missing else column.mixture)}"
     if math.isinf(value) or (math.isnan(value) and not missing):
-        return f"expected a finite number, got {field!r}{_MIXTURE if math.isnan(value) else ''}"
+        return f"expected a finite number, got {field!r}{column.mixture if math.isnan(value) else ''}"
     return ""
 
 
@@ -459,7 +465,7 @@ def _labels(
         return code(texts, values, source, left_out), values
     if wrong := {text for text in column.counts if _label_fault(text)}:
         where, field = column.first(wrong)
-        raise ValueError(f"{where}: {_label_fault(field)}")
+        raise ValueError(f"{where}{column.beside}: {_label_fault(field)}")
     return np.array([int(text or -1) for text in column.texts], dtype=np.int64), ()
 
 

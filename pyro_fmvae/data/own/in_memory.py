@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -130,15 +131,35 @@ class InMemory:
 
 
 class _FrameColumn(TableColumn):
+    mixture = "; model='mixture' takes missing entries and words"
+
     def __init__(self, name: str, values: np.ndarray, words: tuple[str, ...] | None) -> None:
         numbers = _numbers(values)
         if numbers is None:
             numbers = np.array([_text(value) for value in values.tolist()], dtype=object)
         super().__init__(Path("data"), False, 0, numbers)
-        self.name, self.words = name, words
+        self.name, self.words, self._held = name, words, values
+
+    @property
+    def beside(self) -> str:
+        return f" of {self}"
+
+    @property
+    def advice(self) -> str:
+        return f"; leave it out with ignore=[{self.name!r}]"
+
+    @cached_property
+    def texts(self) -> list[str]:
+        for row, value in enumerate(self._held.tolist()):
+            if isinstance(value, list | tuple | dict | set | np.ndarray):
+                raise ValueError(
+                    f"data, row {row + 1}: expected a number or a word in {self}, got a "
+                    f"{type(value).__name__}; give each part a column{self.advice.replace(';', ', or', 1)}"
+                )
+        return super().texts
 
     def _written(self, row: int) -> tuple[str, str]:
-        return f"data, row {row + 1} of {self}", str(self.values[row])
+        return f"data, row {row + 1}", str(self.values[row])
 
 
 def as_numbers(
@@ -209,10 +230,16 @@ def _array(values: Any, source: str) -> np.ndarray:
         raise ValueError(f"{source}: expected rows of one shape, got several shapes") from None
 
 
+def names_of(data: Any) -> tuple[Any, ...]:
+    """Names of the columns of a data frame or an Arrow table; none of an array."""
+    return tuple(getattr(data, "column_names", getattr(data, "columns", ())))
+
+
 def _columns(frame: Any, source: str) -> dict[str, np.ndarray]:
     """Columns of a data frame by name; raises ValueError if two have the same."""
-    check_different_names(map(str, frame.columns), source)
-    columns = {str(name): np.asarray(frame[name]) for name in frame.columns}
+    names = names_of(frame)
+    check_different_names(map(str, names), source)
+    columns = {str(name): np.asarray(frame[name]) for name in names}
     for name, values in columns.items():
         if values.dtype.kind in "mM":  # dates and times are words, of which NaT is none
             columns[name] = values.astype(f"{values.dtype.kind}8[us]").astype(object)
@@ -223,7 +250,8 @@ def _numbers(values: np.ndarray) -> np.ndarray | None:
     """Values of a column as float64 [n]; None if there are words among them."""
     plain = [math.nan if _missing(value) else value for value in values] if values.dtype == object else values
     try:
-        return np.asarray(plain, dtype=np.float64)
+        numbers = None if values.dtype.kind == "c" else np.asarray(plain, dtype=np.float64)
+        return None if numbers is None or numbers.ndim != 1 else numbers
     except (TypeError, ValueError):
         return None
 

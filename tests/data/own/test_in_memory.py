@@ -68,20 +68,57 @@ def test_columns_that_are_ignored_may_hold_anything():
     [
         (
             [f"w{row % 51}" for row in range(102)],
-            "has 51 different words, at most 50 can be categories; leave it out with --ignore x",
+            "has 51 different words, at most 50 can be categories; leave it out with ignore=['x']",
         ),
-        ([f"w{row}" for row in range(12)], "has another word in every row; leave it out with --ignore x"),
-        (["1", "2", "x"] * 4, "expected a number in column 'x', got 'x'"),
+        ([f"w{row}" for row in range(12)], "has another word in every row; leave it out with ignore=['x']"),
+        (["1", "2", "x"] * 4, ", row 3: expected a number in column 'x', got 'x'"),
+        (
+            [[1, 2], [3, 4]] * 6,
+            ", row 1: expected a number or a word in column 'x', got a list; give each part a column, or "
+            "leave it out with ignore=['x']",
+        ),
         ([np.inf, 1.0] * 6, "row 1 of column 'x': expected a finite number, got 'inf'"),
     ],
 )
 def test_bad_columns(column, message):
     words = np.array(["a", "b"] * (len(column) // 2), dtype=object)
-    held = InMemory.of(Columns(x=np.array(column, dtype=object), words=words))
+    values = np.empty(len(column), dtype=object)
+    values[:] = column
+    held = InMemory.of(Columns(x=values, words=words))
     with pytest.raises(ValueError, match=f"^data.*{re.escape(message)}"):
         load(held, sparse=MIXED)
     with pytest.raises(ValueError, match=r"^data, row"):
         load(held)
+
+
+def test_lists_may_stand_in_ignored_columns_alone():
+    parts = np.empty(4, dtype=object)
+    parts[:] = [[1, 2], [3, 4], [5, 6], [7, 8]]
+    held = InMemory.of(Columns(x=np.arange(4.0), parts=parts))
+    found = load(held, sparse=SparseOptions(mixed=True, ignore=("parts",)))
+    assert found.preprocessing.ignored == (1,)
+    with pytest.raises(ValueError, match=r"^data, row 1: expected a number or a word in column 'parts'"):
+        load(held)
+
+
+def test_words_and_complex_numbers_are_refused_in_the_words_of_python():
+    for values in (np.array(["a", "b"] * 3, dtype=object), np.arange(6) + 1j):
+        with pytest.raises(
+            ValueError, match=r"got '(a|1j)'; model='mixture' takes missing entries and words$"
+        ):
+            load(InMemory.of(Columns(x=np.arange(6.0), c=values)))
+
+
+def test_an_arrow_table_is_a_data_frame():
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"a": [1.0, 2.0, None], "word": ["x", None, "y"], "kind": ["p", "q", "p"]})
+    held = InMemory.of(table, ["kind"])
+    raw = held.read(missing=True, words=True)
+    assert held.labels == {"kind": ["p", "q", "p"]} and raw.column_names == ("a", "word")
+    np.testing.assert_array_equal(raw.x, [[1, 0], [2, np.nan], [np.nan, 1]])
+    np.testing.assert_array_equal(
+        InMemory.of(table.select(["a"]), table.select(["kind"])).x, [[1], [2], [np.nan]]
+    )
 
 
 def test_marks_for_missing_labels_repeated_names_and_bfloat16():
