@@ -119,12 +119,16 @@ class Ranks:
 
     def numbers_of_first(self, numbers: Sequence[float]) -> list[float]:
         """The numbers of rank 0."""
+        if self.alone:
+            return list(numbers)
         values = torch.tensor(numbers, dtype=torch.float64, device=self._device)
         self.copy_from_first([values])
         return values.tolist()
 
     def largest(self, number: int) -> int:
         """The largest number of any rank."""
+        if self.alone:
+            return number
         value = torch.tensor(number, device=self._device)
         self.add([value], dist.ReduceOp.MAX)
         return int(value)
