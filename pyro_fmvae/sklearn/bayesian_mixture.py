@@ -225,7 +225,7 @@ class BayesianMixture(MixtureDensity):
         self.cluster_tree_ = cluster_tree(self._mixture)
         number = None if self.n_clusters == "auto" else min(int(self.n_clusters), self.n_components_)
         self.component_clusters_ = cut(self.cluster_tree_, number)
-        gamma = self.transform(X)
+        gamma = self._responsibilities(X)
         self.component_labels_, self.cluster_labels_ = gamma.argmax(1), self._of_clusters(gamma).argmax(1)
         return self
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
-from pyro_fmvae.learn.mixture_search import Rows, sufficient_statistics
+from pyro_fmvae.learn.mixture_search import Naturals, Rows, sufficient_statistics, updated
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING, MixingWeights
-from pyro_fmvae.models.table_sites import WEIGHTS
+from pyro_fmvae.models.table_sites import NUMBERS, WEIGHTS, parameter_of
 from pyro_fmvae.sklearn.table_estimator import TableEstimator
 
 # Parameters of a mixture as a scikit-learn estimator.
@@ -109,6 +109,12 @@ FOLDS: Final = 10
 LEARNT: Final = 20
 """Updates of the prior without such a part."""
 
+REDRAWN: Final = 1_000
+"""Draws and new rows of each mixture that is learnt anew."""
+
+CERTAIN: Final = 1e6
+"""Times as many rows, with which a posterior is its mean."""
+
 DRAWS: Final = 10_000
 """Draws of the weights whose quantiles are the ends of their credible intervals."""
 
@@ -144,7 +150,12 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
 
     def transform(self, X: ArrayLike) -> np.ndarray:
         """Responsibilities of the components, as features [n, K] of a next step."""
-        return self._map(X, lambda model, x: model.table(model.observations(x)).softmax(-1))
+        check_is_fitted(self)
+        return self._responsibilities(self._checked(X, reset=False))
+
+    def _responsibilities(self, rows: np.ndarray) -> np.ndarray:
+        """:meth:`transform` of rows that were checked."""
+        return self._by_part(rows, lambda model, x: model.table(model.observations(x)).softmax(-1))
 
     def _of_clusters(self, gamma: np.ndarray) -> np.ndarray:
         """Sums of responsibilities [n, K] over the components of each cluster."""
@@ -237,11 +248,6 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
             sticks = self._mixture.natural(WEIGHTS).sample((DRAWS,))
         return np.quantile(self._mixture.prior.weights.assignment(sticks).probs.numpy(), tails, axis=0)
 
-    def _map(self, X: ArrayLike, function: Callable[[ObservedMixture, Tensor], Tensor]) -> np.ndarray:
-        """A function of model and standardised rows, part by part."""
-        check_is_fitted(self)
-        return self._by_part(self._checked(X, reset=False), function)
-
     def _by_part(self, rows: np.ndarray, function: Callable[[ObservedMixture, Tensor], Tensor]) -> np.ndarray:
         model = self._on_device()
         x = self._columns.standardised(rows, model.device)
@@ -277,15 +283,52 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         sums = [sufficient_statistics(model, Rows(x[part], w[part]))[0] for part in parts]
         for part, own in zip(parts, sums, strict=True):
             rest = np.setdiff1d(np.arange(len(X)), part)
-            other = self._new(model.components, 1, model.device, self._prior_given(x[rest], weights[rest]))
             left = {name: torch.stack([each[name] for each in sums]).sum(0) - own[name] for name in own}
-            for _ in range(LEARNT):
-                for name, prior in other.natural_priors().items():
-                    other.posterior_of(name).natural.data.copy_(prior.natural + left[name])
-                other.learn_prior()
+            other = self._learnt_from(left, x[rest], weights[rest])
             rows = x[part].split(PART)
             found[part] = torch.cat([other.log_predictive(piece) for piece in rows]).cpu().numpy()
         return found - self._columns.log_scales(X)
+
+    def _redrawn(self, number: int, usual: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Log-densities of draws from mixtures that so many rows would give, and of new rows under these.
+
+        The rows are drawn from this mixture, the parameters of its numbers at their posterior means, and each
+        mixture is learnt from rows whose components are known: [m] each, without units.
+
+        Args:
+            number: of rows.
+            usual: components whose draws and new rows count, bool [K].
+        """
+        model, found = self._on_device(), []
+        truth = self._new(model.components, 1, model.device)
+        truth.load_state_dict(model.state_dict())
+        if model.sites.numbers:
+            truth.posterior_of(parameter_of(NUMBERS)).natural.data.mul_(CERTAIN)
+        none = {name: torch.zeros_like(prior.natural) for name, prior in truth.natural_priors().items()}
+        with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
+            for _ in range(FOLDS):
+                codes = truth.sample_codes(number)
+                x = truth.sample_latent(number, codes).double()
+                gamma = torch.nn.functional.one_hot(codes[:, -1], model.components).double()
+                other = self._learnt_from(updated(truth, none, truth.packed(x), gamma), x, np.ones(number))
+                found.append((self._of_draws(other, other, usual), self._of_draws(truth, other, usual)))
+        return found
+
+    @staticmethod
+    def _of_draws(drawn: ObservedMixture, under: ObservedMixture, usual: np.ndarray) -> np.ndarray:
+        """Log-densities under a mixture of draws from some components of another one, [m]."""
+        codes = drawn.sample_codes(REDRAWN)
+        chosen = codes[usual[codes[:, -1].cpu().numpy()]]
+        return under.log_predictive(drawn.sample_latent(len(chosen), chosen)).cpu().numpy()
+
+    def _learnt_from(self, sums: Naturals, x: Tensor, weights: np.ndarray) -> ObservedMixture:
+        """The mixture by sums of statistics, with the prior that these and their rows [n, D] give."""
+        other = self._new(len(self.weights_), 1, x.device, self._prior_given(x, weights))
+        for _ in range(LEARNT):
+            for name, prior in other.natural_priors().items():
+                other.posterior_of(name).natural.data.copy_(prior.natural + sums[name])
+            other.learn_prior()
+        return other
 
     def _new(
         self,

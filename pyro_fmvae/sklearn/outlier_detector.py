@@ -16,6 +16,8 @@ LEAST: Final = 0.01
 """Share of new rows that are outliers where ``contamination`` is "auto"."""
 CONCENTRATION: Final = 10.0
 """Concentration of the default mixture's weights: a row far from all others gets no component of its own."""
+FEW: Final = 0.2
+"""Share of the rows that outliers are at most, where ``contamination`` is "auto"."""
 DRAWS: Final = 10_000
 """Draws that decide it."""
 
@@ -32,9 +34,10 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
         mixture: a :class:`BayesianMixture`, which is cloned; None: one that chooses its number of components,
             with a concentration of 10, so that a row far from all others has no component of its own.
         contamination: share of the training rows that are outliers, in (0, 0.5]. With "auto", a row is an
-            outlier if it is less probable than 99 % of the mixture's own draws, corrected by how much less
-            probable training rows are that are held out. Of new rows that the mixture describes well, that is
-            about one in a hundred.
+            outlier if it is less probable than 99 % of the mixture's own draws, corrected for what few rows
+            leave unknown. Of new rows that the mixture describes well, that is about one in a hundred.
+            Components that outliers among the training rows have taken do not count: those that have at most
+            a fifth of the rows, and whose draws are mostly less probable than 99 % of all others.
         random_state: seed of the mixture and of its draws.
 
     Attributes:
@@ -96,20 +99,31 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
         return self
 
     def _threshold(self, x: np.ndarray, weights: np.ndarray) -> float:
-        """The score that one in a hundred new rows is below.
+        """The score that one in a hundred new rows is below, of those that are no outliers.
 
         A mixture of few rows has narrower components than they were drawn from, so that new rows score less
-        than its own draws. By how much, rows tell that are held out: all distances from the greatest density
-        are taken in proportion to those of the medians, as far as these differ by more than the standard
-        error of the rows' median.
+        than its own draws. All distances from the greatest density are taken in proportion to make up for
+        this. The proportion is the larger of two: the one that rows ask for that are held out, as far as
+        their median differs by more than its standard error; and the one by which one in a hundred new rows
+        is below if rows as many as these are drawn from the mixture itself, and learnt anew (calibration by
+        the parametric bootstrap: Beran, 1990, Calibrating prediction regions).
         """
-        drawn, ones = self.mixture_._density(self.mixture_.sample(DRAWS)[0]), np.ones(DRAWS)
-        most, middle = drawn.max(), lowest(drawn, ones, 0.5)
-        scores = self.mixture_._held_out(x, weights)
-        error = 1.25 * np.sqrt(np.cov(scores, aweights=weights, bias=True) / weights.sum())
-        further = max(middle - lowest(scores, weights, 0.5) - error, 0.0)
-        share = further / (most - middle) if middle < most else 0.0  # most draws may be alike
-        return float(most - (most - lowest(drawn, ones, LEAST)) * (1 + share))
+        mixture = self.mixture_
+        rows, codes = mixture.sample(DRAWS)
+        drawn = mixture._density(rows)
+        usual = usual_components(drawn, codes, mixture.weights_)
+        drawn = drawn[usual[codes]]
+        most, middle, low = drawn.max(), np.median(drawn), np.quantile(drawn, LEAST)
+        scores, weighed = (
+            mixture._held_out(x, weights),
+            weights * mixture._responsibilities(x)[:, usual].sum(1),
+        )
+        error = 1.25 * np.sqrt(np.cov(scores, aweights=weighed, bias=True) / weighed.sum())
+        further = max(middle - lowest(scores, weighed, 0.5) - error, 0.0)
+        times = 1 + further / (most - middle) if middle < most else 1.0  # most draws may be alike
+        redrawn = mixture._redrawn(max(round(weights.sum()), 1), usual)
+        beyond = [(own.max() - new) / (own.max() - np.quantile(own, LEAST)) for own, new in redrawn]
+        return float(most - (most - low) * max(times, np.quantile(np.concatenate(beyond), 1 - LEAST)))
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """Log posterior predictive density of each row, in nats, [n]; outliers have low ones."""
@@ -124,6 +138,29 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
     def predict(self, X: ArrayLike) -> np.ndarray:
         """-1 for outliers, 1 for others, int64 [n]."""
         return np.where(self.decision_function(X) < 0, -1, 1)
+
+
+def usual_components(scores: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Which components are of usual rows, bool [K]: all but those that outliers have taken.
+
+    These are the most components, of at most a fifth of the rows together, whose typical draws are each less
+    probable than 99 % of the draws of all others.
+
+    Args:
+        scores, codes: log-densities and components of draws of the mixture, [n].
+        weights: of the components, [K].
+    """
+    typical = np.array(
+        [np.median(scores[codes == k]) if (codes == k).any() else -np.inf for k in range(len(weights))]
+    )
+    order = np.argsort(typical)
+    usual = np.ones(len(weights), dtype=bool)
+    for gone in range(len(weights) - 1, 0, -1):
+        usual[order[:gone]], usual[order[gone:]] = False, True
+        few = weights[~usual].sum() <= FEW
+        if few and typical[order[gone - 1]] < np.quantile(scores[usual[codes]], LEAST):
+            return usual
+    return np.ones(len(weights), dtype=bool)
 
 
 def lowest(scores: np.ndarray, weights: np.ndarray, share: float) -> float:

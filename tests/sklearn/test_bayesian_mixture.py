@@ -243,6 +243,8 @@ def test_weights_are_repeats_to_the_last_bit(arguments):
 def test_responsibilities_are_features_of_a_next_step(data):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(data[0], columns=["a", "b", "c"])
+    joined = BayesianMixture(2, n_clusters="auto", n_init=1, random_state=0).fit(frame)
+    np.testing.assert_array_equal(joined.cluster_labels_, joined.predict(frame))
     mixture = BayesianMixture(3, random_state=0).set_output(transform="pandas")
     found = mixture.fit_transform(frame)
     assert list(found.columns) == [f"bayesianmixture{number}" for number in range(3)]

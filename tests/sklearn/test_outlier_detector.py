@@ -7,7 +7,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pyro_fmvae.sklearn import BayesianMixture, OutlierDetector
-from pyro_fmvae.sklearn.outlier_detector import lowest
+from pyro_fmvae.sklearn.outlier_detector import lowest, usual_components
 
 
 @parametrize_with_checks(
@@ -138,3 +138,42 @@ def test_a_frame_is_fitted_without_warnings():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(np.random.default_rng(0).normal(size=(30, 2)), columns=["a", "b"])
     assert set(OutlierDetector(BayesianMixture(1), random_state=0).fit_predict(frame)) <= {-1, 1}
+
+
+def test_few_rows_of_one_gaussian_flag_few_new_ones():
+    """On average over data sets."""
+    flagged, columns = [], 10
+    for seed in range(100, 106):
+        rng = np.random.default_rng(seed)
+        x, new = rng.normal(size=(20, columns)), rng.normal(size=(20_000, columns))
+        detector = OutlierDetector(BayesianMixture(1, n_init=1), random_state=seed).fit(x)
+        flagged.append((detector.predict(new) < 0).mean())
+    assert 0.001 < np.mean(flagged) < 0.025
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1])
+def test_outliers_among_the_training_rows_are_found_though_they_have_a_component(share):
+    rng, number = np.random.default_rng(0), round(400 * share)
+    usual = rng.normal(size=(400, 6)) + 8 * np.eye(6)[rng.integers(0, 2, 400)]
+    x = np.concatenate([usual, rng.uniform(-12, 12, (number, 6))])
+    mixture = BayesianMixture("auto", weight_concentration_prior=10.0, n_init=1)
+    detector = OutlierDetector(mixture, random_state=0).fit(x)
+    assert detector.mixture_.n_components_ > 2  # one is of outliers
+    said = detector.predict(x) < 0
+    assert said[400:].mean() >= 0.9 and said[:400].mean() < 0.03
+
+
+def test_usual_components_are_all_but_few_improbable_ones():
+    rng = np.random.default_rng(0)
+    codes = np.repeat([0, 1, 2, 3], [4000, 4000, 1000, 1000])
+    scores = rng.normal(np.array([0.0, -1.0, -20.0, -15.0])[codes])
+    usual = usual_components(scores, codes, np.array([0.4, 0.4, 0.1, 0.1]))
+    assert usual.tolist() == [True, True, False, False]
+    assert usual_components(scores, codes, np.array([0.4, 0.3, 0.15, 0.15])).tolist() == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert usual_components(scores, codes, np.array([0.2, 0.2, 0.3, 0.3])).all()
+    assert usual_components(scores[:8000], codes[:8000], np.array([0.4, 0.6])).all()
