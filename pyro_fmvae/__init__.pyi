@@ -92,20 +92,25 @@ from pyro_fmvae.distributions import (
 )
 from pyro_fmvae.infer import (
     AutoConjugate as AutoConjugate,
+    Calibration as Calibration,
     CollapsedModel as CollapsedModel,
     ConjugateSVI as ConjugateSVI,
     NaturalPosterior as NaturalPosterior,
     Role as Role,
     Term as Term,
     TraceConjugate_ELBO as TraceConjugate_ELBO,
+    align_labels as align_labels,
     collapse as collapse,
+    khat as khat,
     log_evidence as log_evidence,
     log_weights as log_weights,
     natural_prior as natural_prior,
     param_statements as param_statements,
     posterior_as_prior as posterior_as_prior,
+    to_arviz as to_arviz,
     to_natural as to_natural,
     to_standard as to_standard,
+    vsbc as vsbc,
     with_assignments as with_assignments,
 )
 from pyro_fmvae.learn import (

@@ -11,9 +11,11 @@ from pyro_fmvae.infer.natural_gradient import NaturalGradient, RobbinsMonro
 from pyro_fmvae.infer.posteriors import NaturalPosterior, param_statements, to_natural, to_standard
 from pyro_fmvae.infer.streams import posterior_as_prior
 from pyro_fmvae.infer.svi import ConjugateSVI
+from pyro_fmvae.infer.trust import Calibration, align_labels, khat, to_arviz, vsbc
 
 __all__ = [
     "AutoConjugate",
+    "Calibration",
     "CollapsedModel",
     "ConjugateSVI",
     "NaturalGradient",
@@ -22,14 +24,18 @@ __all__ = [
     "Role",
     "Term",
     "TraceConjugate_ELBO",
+    "align_labels",
     "collapse",
+    "khat",
     "log_evidence",
     "log_weights",
     "natural_prior",
     "param_statements",
     "posterior_as_prior",
     "seeding",
+    "to_arviz",
     "to_natural",
     "to_standard",
+    "vsbc",
     "with_assignments",
 ]

@@ -14,8 +14,9 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from pyro_fmvae.distributions import NaturalDistribution, NaturalMultivariateNormal
+from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.natural_distribution import event_dim_of
+from pyro_fmvae.distributions.normal_block import NormalBlock
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Expects, Moments, Squares, expectation_of
@@ -267,7 +268,7 @@ def _fits(blocks: Iterable[Block]) -> bool:
 def _joined(blocks: Sequence[Block]) -> Block:
     shapes = {name: shape for each in blocks for name, shape in each.shapes.items()}
     users = set().union(*(each.users for each in blocks))
-    return Block(shapes, NaturalMultivariateNormal, is_vector=True, users=users)
+    return Block(shapes, NormalBlock.kind, is_vector=True, users=users)
 
 
 def _is_joint(joint: LogJoint, block: Block, parts: Sequence[Block], values: Values) -> bool:

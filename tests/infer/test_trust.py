@@ -1,0 +1,124 @@
+"""Draws for ArviZ, k-hat, calibration and alignment, against closed forms and known answers."""
+
+import itertools
+import math
+import warnings
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from pyro_fmvae import align_labels, khat, to_arviz, vsbc
+
+N, NOISE = 12, 1.0
+X = torch.linspace(-1.0, 2.0, N, dtype=torch.float64)
+
+
+@pytest.fixture
+def arviz():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("arviz")
+
+
+def program(x=None):
+    mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+    with pyro.plate("data", N):
+        return pyro.sample("x", dist.Normal(mu, NOISE), obs=x)
+
+
+class Posterior(nn.Module):
+    """The exact posterior of the mean, with another scale and place if asked for."""
+
+    def __init__(self, x, spread=1.0, shift=0.0):
+        super().__init__()
+        variance = 1 / (N / NOISE**2 + 1 / 4)
+        self.loc = variance * x.sum() / NOISE**2 + shift * math.sqrt(variance)
+        self.scale = spread * math.sqrt(variance)
+
+    def forward(self, x=None):
+        pyro.sample("mu", dist.Normal(self.loc, self.scale))
+
+
+def leave_one_out():
+    """The log-density of each point under the posterior of all others, summed."""
+    total = 0.0
+    for i in range(N):
+        others = torch.cat([X[:i], X[i + 1 :]])
+        variance = 1 / (len(others) / NOISE**2 + 1 / 4)
+        total += dist.Normal(variance * others.sum(), math.sqrt(variance + NOISE**2)).log_prob(X[i])
+    return float(total)
+
+
+def test_leave_one_out_of_arviz_is_that_of_the_closed_form(arviz):
+    found = to_arviz(Posterior(X), program, X, num_samples=1000, num_chains=2)
+    assert found.posterior["mu"].shape == (2, 500)
+    assert found.log_likelihood["x"].shape == (2, 500, N)
+    assert abs(arviz.loo(found).elpd_loo - leave_one_out()) < 0.1
+    own = torch.as_tensor(found.posterior["mu"].values[1, 3])
+    assert_close(torch.as_tensor(found.log_likelihood["x"].values[1, 3]), dist.Normal(own, NOISE).log_prob(X))
+
+
+def test_points_of_a_mixture_have_the_density_without_their_assignment(arviz):
+    def mixture(x):
+        with pyro.plate("components", 2):
+            mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+        with pyro.plate("data", N):
+            z = pyro.sample("z", dist.Categorical(torch.tensor([0.3, 0.7])))
+            pyro.sample("x", dist.Normal(mu[z], 1.0), obs=x)
+
+    draws = torch.tensor([[0.0, 1.0], [-1.0, 3.0], [2.0, 2.0]])
+    found = to_arviz({"mu": draws}, mixture, X).log_likelihood["data"].values[0]
+    weights = dist.Categorical(torch.tensor([0.3, 0.7]))
+    for row, mu in zip(found, draws, strict=True):
+        exact = dist.MixtureSameFamily(weights, dist.Normal(mu, 1.0)).log_prob(X)
+        assert_close(torch.as_tensor(row), exact)
+
+
+def test_bad_draws_are_refused(arviz):
+    with pytest.raises(ValueError, match=r"^posterior: expected the same number .* multiple of 2, got \[3\]"):
+        to_arviz({"mu": torch.zeros(3)}, num_chains=2)
+    with pytest.raises(ValueError, match=r"^posterior: expected values of site 'mu', too"):
+        to_arviz({"nu": torch.zeros(3)}, program, X)
+
+
+def test_khat_is_small_at_the_posterior_and_large_beside_it(arviz):
+    assert khat(program, Posterior(X, spread=1.2), X, num_samples=400) < 0.5
+    assert khat(program, Posterior(X, spread=0.3, shift=2.0), X, num_samples=400) > 0.7
+
+
+def test_calibration_finds_bias_and_narrow_posteriors():
+    exact = vsbc(program, Posterior, "x", num_simulations=100, num_samples=100)["mu"]
+    assert exact.probabilities.shape == (100,)
+    assert exact.p_values > 0.01
+    assert 0.6 < exact.spread < 1.5
+    narrow = vsbc(program, lambda x: Posterior(x, spread=0.3), "x", num_simulations=100, num_samples=100)
+    assert narrow["mu"].spread > 1.8
+    biased = vsbc(program, lambda x: Posterior(x, shift=1.5), "x", num_simulations=100, num_samples=100)
+    assert biased["mu"].p_values < 1e-4
+    with pytest.raises(ValueError, match=r"^data: expected the name of a site, of .* got 'y'"):
+        vsbc(program, Posterior, "y")
+
+
+def test_labels_are_those_before_the_permutation():
+    true = torch.softmax(3 * torch.randn(30, 4), -1)
+    orders = torch.stack([torch.randperm(4) for _ in range(6)])
+    noisy = torch.softmax(true.log() + 0.3 * torch.randn(6, 30, 4), -1)
+    shuffled = noisy.gather(2, orders.unsqueeze(1).expand(6, 30, 4))
+    found = align_labels(shuffled)
+    together = shuffled.gather(2, found.unsqueeze(1).expand(6, 30, 4))
+    expected = noisy.gather(2, orders[0].expand(6, 30, 4))
+    assert_close(together, expected)
+    to_true = align_labels(shuffled, true)
+    assert torch.equal(orders.gather(1, to_true), torch.arange(4).expand(6, 4))
+    cost = [
+        float((shuffled[1][:, list(p)].clamp(min=1e-12) * (shuffled[1][:, list(p)] / true).log()).sum())
+        for p in itertools.permutations(range(4))
+    ]
+    best = list(itertools.permutations(range(4)))[cost.index(min(cost))]
+    assert tuple(to_true[1].tolist()) == best
+    with pytest.raises(ValueError, match=r"^responsibilities: expected \[S, N, K\], got \[30, 4\]"):
+        align_labels(true)
