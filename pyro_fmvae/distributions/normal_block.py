@@ -15,6 +15,8 @@ from pyro_fmvae.distributions.joint_parts import JointPart
 from pyro_fmvae.distributions.multivariate_normal import MULTIVARIATE_NORMAL, NaturalMultivariateNormal
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution
 
+MOST_TOGETHER = 256  # numbers in a block that is chosen for the user: its precision matrix is dense
+
 
 @dataclass(frozen=True)
 class NormalBlock:

@@ -355,6 +355,9 @@ class AutoConjugate(WithFallback):
             numbers that the plate has as its ``subsample``, but not saved with the guide.
         structured: give a location and its precision a joint posterior where the model allows it, for a
             tighter bound: where the location has a prior such as ``Normal(m, (s * precision) ** -0.5)``.
+        joint: sites with one Normal posterior, so that it has the exact spread where they depend on each
+            other: lists of names, such as ``[["mu", "theta"]]`` of a mean and the means of groups; or "auto"
+            for all that are jointly Normal given the rest, up to 256 numbers each.
         strict: make a continuous site without a conjugate posterior an error, with the reason, in place of
             giving it to ``fallback``.
 
@@ -374,6 +377,7 @@ class AutoConjugate(WithFallback):
         local_tolerance: float = 0.0,
         local_warm: bool = False,
         structured: bool = False,
+        joint: str | Sequence[Sequence[str]] = (),
         strict: bool = False,
     ) -> None:
         super().__init__()
@@ -385,6 +389,7 @@ class AutoConjugate(WithFallback):
         self._model = (model,)  # in a tuple, so that the model does not become a submodule
         self._make_fallback = fallback
         self.count, self.structured, self.strict = count, structured, strict
+        self._joint = joint
         self.posteriors = PosteriorDict()
         self._known = ConjugateSites()
         self._description: dict[str, Any] = {}
@@ -423,7 +428,7 @@ class AutoConjugate(WithFallback):
             self._without_data = [*args, *kwargs.values()]
             return
         drawn: list[str] = []
-        options = self.count, self.structured, self.local
+        options = self.count, self.structured, self.local, self._joint
         if has_shorthand(sites.values()):
             self._take(known, known.add_shorthands(sites, self._model[0], args, kwargs, *options))
         else:

@@ -1,7 +1,8 @@
 """The conjugate sites of a model, as its autoguide needs them."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 import pyro.poutine as poutine
@@ -18,6 +19,7 @@ from pyro_fmvae.distributions.natural_distribution import (
     natural_prior,
     unwrap,
 )
+from pyro_fmvae.distributions.normal_block import MOST_TOGETHER, NormalBlock
 from pyro_fmvae.infer.elbo.recognition import (
     Recognised,
     hidden_in_plate,
@@ -39,10 +41,14 @@ class JointSites:
 
     Args:
         pairs: name of a location → the name of its precision, and the kind of their posterior.
+        blocks: sites with one Normal posterior.
     """
 
-    def __init__(self, pairs: Mapping[str, tuple[str, JointKind]]) -> None:
-        self._pairs = dict(pairs)
+    def __init__(
+        self, pairs: Mapping[str, tuple[str, JointKind]], blocks: Sequence[NormalBlock] = ()
+    ) -> None:
+        self._pairs, self.blocks = dict(pairs), list(blocks)
+        self._inside = {name: block for block in blocks for name in block.names}
         self._locations = {precision: location for location, (precision, _) in self._pairs.items()}
 
     @property
@@ -51,7 +57,9 @@ class JointSites:
         return {location: precision for location, (precision, _) in self._pairs.items()}
 
     def owner(self, name: str) -> str:
-        """The site under whose name the posterior of a site is kept: that of the location."""
+        """The site under whose name a posterior is kept: that of the location, or the first of a block."""
+        if name in self._inside:
+            return self._inside[name].names[0]
         return self._locations.get(name, name)
 
     def join(self, starts: Starts) -> Starts:
@@ -59,6 +67,12 @@ class JointSites:
         joined = dict(starts)
         for location, (precision, joint) in self._pairs.items():
             joined[location] = joint.kind, joint.together(starts[location][1], joined.pop(precision)[1])
+        for block in self.blocks:
+            parts = {name: joined.pop(name) for name in block.names}
+            joined[block.names[0]] = (
+                block.kind,
+                block.natural({n: kind(own) for n, (kind, own) in parts.items()}),
+            )
         return joined
 
     def distribution(self, name: str, posterior: Any, values: Mapping[str, Tensor]) -> Any:
@@ -72,25 +86,69 @@ class JointSites:
         Raises:
             ValueError: a joint posterior that is not in natural parameters.
         """
-        location = self.owner(name)
-        if location not in self._pairs:
+        location, block = self.owner(name), self._inside.get(name)
+        if block is None and location not in self._pairs:
             return posterior
-        precision, joint = self._pairs[location]
         if not isinstance(posterior, NaturalDistribution):
+            others = block.names[1:] if block else [self._pairs[location][0]]
+            option = "joint=()" if block else "structured=False"
             raise ValueError(
-                f"the joint posterior of '{location}' and '{precision}' was replaced by another than a "
-                "natural one; leave it in natural parameters, or make the guide with structured=False"
+                f"the joint posterior of '{location}' and '{others[-1]}' was replaced by another than a "
+                f"natural one; leave it in natural parameters, or make the guide with {option}"
             )
+        if block is not None:
+            return block.part(name, posterior.natural, posterior.dtype, values)
+        precision, joint = self._pairs[location]
         part = joint.parts[name == precision]
         return part(posterior.natural, posterior.dtype, given=values.get(precision))
 
     def marginal(self, name: str, posterior: Any) -> Distribution:
         """The distribution of a site by itself; arguments as for :meth:`distribution`."""
         location = self.owner(name)
+        if name in self._inside:
+            return self._inside[name].marginal(name, posterior.natural, posterior.dtype)
         if location not in self._pairs:
             return posterior
         precision, joint = self._pairs[location]
         return joint.marginals(posterior)[name == precision]
+
+
+def _is_normal(found: Recognised, name: str) -> bool:
+    return found.kinds[name].family.monomials == NormalBlock.kind.family.monomials
+
+
+def blocks_of(
+    found: Recognised, joint: str | Sequence[Sequence[str]], names: Sequence[str]
+) -> list[NormalBlock]:
+    """The sites that get one Normal posterior.
+
+    Args:
+        found: of the model.
+        joint: "auto" for all that depend on each other, up to 256 numbers each, or lists of names.
+        names: of the sites that may.
+
+    Raises:
+        ValueError: another argument, or sites that are not jointly Normal given the rest.
+    """
+    if isinstance(joint, str) and joint != "auto":
+        raise ValueError(f"joint: expected 'auto' or lists of names of sites, got '{joint}'")
+    sites, couplings = found.sites, found.couplings
+    plain = [name for name in names if sites[name]["mask"] is None and sites[name]["scale"] == 1]
+    if joint == "auto":
+        wanted = couplings.blocks(plain)
+        sizes = [sum(sites[name]["value"].numel() for name in block) for block in wanted]
+        wanted = [block for block, size in zip(wanted, sizes, strict=True) if size <= MOST_TOGETHER]
+    else:
+        wanted = [[name for name in names if name in set(block)] for block in joint]
+        for block, given in zip(wanted, joint, strict=True):
+            missing = [name for name in given if name not in plain]
+            apart = [p for p in combinations(block, 2) if frozenset(p) in couplings.other]
+            if missing or apart or not all(_is_normal(found, name) for name in block):
+                pair = " and ".join(f"'{name}'" for name in (missing or (apart[0] if apart else given)))
+                raise ValueError(
+                    f"joint: expected conjugate sites that are jointly Normal given all others, got {pair}"
+                )
+    return [NormalBlock(tuple(b), tuple(sites[name]["value"].shape for name in b)) for b in wanted]
 
 
 # An autoguide's first run of its model: values for its sites, and what they are refused for.
@@ -158,6 +216,7 @@ class ConjugateSites:
         return {
             "sites": {name: [s["event_dim"], list(s["cond_indep_stack"])] for name, s in self.sites.items()},
             "joint": self.joint.precisions,
+            "blocks": [[block.names, [list(shape) for shape in block.shapes]] for block in self.joint.blocks],
             "posteriors": {
                 name: [
                     posterior.kind.__name__,
@@ -189,7 +248,11 @@ class ConjugateSites:
             location: (precision, joint_kind_of(kinds[location][0]))
             for location, precision in description["joint"].items()
         }
-        return cls(sites=sites, joint=JointSites(joint)), kinds
+        blocks = [
+            NormalBlock(tuple(names), tuple(torch.Size(shape) for shape in shapes))
+            for names, shapes in description["blocks"]
+        ]
+        return cls(sites=sites, joint=JointSites(joint, blocks)), kinds
 
     def add(self, name: str, site: Site, prior: NaturalDistribution) -> None:
         """Add a site and its prior."""
@@ -198,7 +261,12 @@ class ConjugateSites:
         self.sites[name] = {"cond_indep_stack": frames, "event_dim": events}
 
     def add_plain(
-        self, found: Recognised, count: float, structured: bool, local: Collection[str]
+        self,
+        found: Recognised,
+        count: float,
+        structured: bool,
+        local: Collection[str],
+        joint: str | Sequence[Sequence[str]] = (),
     ) -> dict[str, ConjugatePosterior]:
         """Add the sites that were recognised; arguments as of the autoguide.
 
@@ -216,8 +284,11 @@ class ConjugateSites:
                 start = prior.family.scattered_start(no_wider(prior, spreads), count, None)
                 starts[name] = type(prior), start
                 self.add(name, found.sites[name], prior)
-        joint = found.joint if structured else {}
-        self.joint = JointSites({name: pair for name, pair in joint.items() if name in starts})
+        pairs = {n: pair for n, pair in found.joint.items() if structured and n in starts}
+        apart = {*pairs, *(precision for precision, _ in pairs.values())}
+        self.joint = JointSites(
+            pairs, blocks_of(found, joint, [name for name in starts if name not in apart])
+        )
         return {
             name: NaturalPosterior(*start, found.priors[name].dtype)
             for name, start in self.joint.join(starts).items()
@@ -232,13 +303,14 @@ class ConjugateSites:
         count: float,
         structured: bool,
         local: Collection[str],
+        joint: str | Sequence[Sequence[str]] = (),
     ) -> dict[str, ConjugatePosterior]:
         """Add the parents of shorthands, and plain sites beside them.
 
         Args:
             sites: of the model.
             model, args, kwargs: the program.
-            count, structured, local: as of the autoguide.
+            count, structured, local, joint: as of the autoguide.
 
         Returns:
             As :meth:`add_plain`.
@@ -269,7 +341,7 @@ class ConjugateSites:
         if others and None not in wanted:
             rest = poutine.condition(model, data=known)
             found = recognise_conjugacy(rest, args, kwargs, local)
-            posteriors |= self.add_plain(found, count, structured, local)
+            posteriors |= self.add_plain(found, count, structured, local, joint)
         for name, site in sites.items():
             fn = site["fn"]
             if isinstance(fn, MixtureComponent):

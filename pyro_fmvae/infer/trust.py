@@ -218,7 +218,7 @@ def vsbc(
     num_simulations: int = 100,
     num_samples: int = 200,
 ) -> dict[str, Calibration]:
-    """Calibration of variational inference by simulation: Yao et al. (2018), Yes, but did it work?, Section 3.
+    """Calibration of variational inference by simulation: Yao et al. (2018), Section 3.
 
     Each time, the model draws parameters and data, and the data are fitted.
 

@@ -12,6 +12,7 @@ import torch
 from pyro.infer import SVI, Predictive, Trace_ELBO
 from torch.testing import assert_close
 
+from pyro_fmvae import log_evidence as exact_evidence
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import (
     MULTIVARIATE_NORMAL_GAMMA,
@@ -530,3 +531,78 @@ def test_quantiles_are_those_of_each_site_by_itself(model, x):
         assert_close(found["tau"], expected.view(2), check_dtype=False, rtol=1e-5, atol=1e-5)
     else:
         assert found["tau"].shape == (2, D, D)
+
+
+# Several Normal sites with one posterior.
+
+
+def groups(y):
+    mu = pyro.sample("mu", dist.Normal(0.0, 10.0))
+    with pyro.plate("groups", y.shape[1]):
+        theta = pyro.sample("theta", dist.Normal(mu, 1.0))
+        with pyro.plate("n", len(y)):
+            pyro.sample("y", dist.Normal(theta, 1.0), obs=y)
+
+
+def precision_of_groups(size, n):
+    """The exact posterior precision matrix of mu and theta."""
+    matrix = (1 + n) * torch.eye(size + 1)
+    matrix[0, 1:] = matrix[1:, 0] = -1
+    matrix[0, 0] = 0.01 + size
+    return matrix
+
+
+@pytest.mark.parametrize("joint", ["auto", [["mu", "theta"]], [["theta", "mu"]]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_group_means_and_their_mean_have_the_exact_posterior_after_one_step(joint, dtype):
+    torch.set_default_dtype(dtype)
+    y = 2 + torch.randn(4, 6)
+    guide, elbo = AutoConjugate(groups, joint=joint), TraceConjugate_ELBO()
+    svi = ConjugateSVI(groups, guide, NaturalGradient(1.0, torch.optim.Adam), elbo)
+    svi.step(y)
+    covariance = torch.linalg.inv(precision_of_groups(6, 4).double())
+    close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {}
+    assert_close(guide.marginal("mu").stddev.double(), covariance[0, 0].sqrt(), **close)
+    assert_close(guide.marginal("theta").stddev.double(), covariance.diag()[1:].sqrt(), **close)
+    assert_close(-elbo.loss(groups, guide, y), float(exact_evidence(groups, y)), rtol=1e-6, atol=1e-6)
+    draws = Predictive(guide, num_samples=3000)(y)
+    vectors = torch.cat([draws["mu"].reshape(-1, 1), draws["theta"]], -1).double()
+    assert_close(torch.cov(vectors.T), covariance, rtol=0.0, atol=0.03)
+    assert elbo.plan(groups, guide, y)["mu"].why == "jointly with 'theta'"
+
+
+def test_the_density_of_a_block_is_that_of_its_vector():
+    y = torch.randn(4, 6)
+    guide = AutoConjugate(groups, joint="auto")
+    trace = poutine.trace(guide).get_trace(y)
+    vector = torch.cat([trace.nodes["mu"]["value"].reshape(1), trace.nodes["theta"]["value"]])
+    assert_close(trace.log_prob_sum(), guide.posterior("mu")().log_prob(vector))
+    again = AutoConjugate(groups, joint="auto")
+    again.load_state_dict(guide.state_dict())
+    assert_close(again.marginal("theta").mean, guide.marginal("theta").mean)
+    noisy = [Trace_ELBO().loss(groups, guide, y) for _ in range(2000)]
+    assert abs(sum(noisy) / 2000 - TraceConjugate_ELBO().loss(groups, guide, y)) < 1.5
+
+
+def test_the_plan_says_where_a_posterior_is_too_narrow():
+    y = torch.randn(4, 6)
+    plan = TraceConjugate_ELBO().plan(groups, AutoConjugate(groups), y)
+    assert plan["mu"].why == "too narrow, as 'theta' depends on it: AutoConjugate(model, joint='auto')"
+
+
+@pytest.mark.parametrize(
+    ("joint", "message"),
+    [
+        ("mu", "joint: expected 'auto' or lists of names of sites, got 'mu'"),
+        (
+            [["mu", "nu"]],
+            "joint: expected conjugate sites that are jointly Normal given all others, got 'nu'",
+        ),
+        ([["mu", "tau"]], "joint: expected conjugate sites .* got 'tau' and 'mu'"),
+    ],
+)
+def test_sites_that_are_not_jointly_normal_are_refused(joint, message):
+    program = by_precision if "tau" in str(joint) else groups
+    data = NUMBERS if program is by_precision else torch.randn(4, 6)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        AutoConjugate(program, joint=joint)(data)

@@ -28,6 +28,7 @@ from pyro_fmvae.distributions.natural_distribution import (
     natural_classes_on,
     unwrap,
 )
+from pyro_fmvae.distributions.normal_block import BlockPart
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments, held, log_density
 from pyro_fmvae.infer.elbo.distribution_checks import check_observed, check_support
 from pyro_fmvae.infer.elbo.enumerated import Enumerated
@@ -674,7 +675,14 @@ def _of_plain(found: Recognised, guide: Trace, site: Site, structured: bool) -> 
 
 def _about_joint(found: Recognised, guide: Trace, name: str, structured: bool) -> str:
     """Say that a location has a joint posterior or could have one, or why it has none."""
+    part = unwrap(guide.nodes[name]["fn"])
+    if isinstance(part, BlockPart):
+        others = [f"'{other}'" for other in part.block.names if other != name]
+        return f"jointly with {', '.join(others)}" if others else "jointly"
     if name not in found.joint:
+        coupled = sorted(other for pair in found.couplings.normal if name in pair for other in pair - {name})
+        if coupled and not found.couplings.discrete:
+            return f"too narrow, as '{coupled[0]}' depends on it: AutoConjugate(model, joint='auto')"
         return f"apart: {found.apart[name]}" if structured and name in found.apart else ""
     precision = found.joint[name][0]
     if getattr(unwrap(guide.nodes[name]["fn"]), "given", None) is not None:

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.joint_kinds import JointKind
 from pyro_fmvae.distributions.natural_distribution import unwrap
-from pyro_fmvae.distributions.normal_block import NormalBlock
+from pyro_fmvae.distributions.normal_block import MOST_TOGETHER, NormalBlock
 from pyro_fmvae.infer.elbo.density import device_of, dtype_of, has_lazy_arguments, lazy_sites
 from pyro_fmvae.infer.elbo.expansion import at_values
 from pyro_fmvae.infer.elbo.expectation import Moments, NormalBlockMoments
@@ -46,8 +46,6 @@ from pyro_fmvae.infer.elbo.structure import (
     unmasked,
 )
 from pyro_fmvae.infer.elbo.sums import widest
-
-MOST_TOGETHER = 256  # numbers in a Normal block that is chosen for the user: its precision matrix is dense
 
 
 class CollapseError(ValueError):
