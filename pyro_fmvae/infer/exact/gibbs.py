@@ -16,9 +16,9 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
-from pyro_fmvae.distributions import NaturalMultivariateNormal
 from pyro_fmvae.distributions.chain import draw_index
 from pyro_fmvae.distributions.natural_distribution import unwrap
+from pyro_fmvae.distributions.normal_block import NormalBlock
 from pyro_fmvae.infer.elbo.enumerated import Enumerated
 from pyro_fmvae.infer.elbo.plain_terms import levels_of
 from pyro_fmvae.infer.elbo.recognition import Plan, PlannedSite
@@ -273,7 +273,7 @@ class GibbsKernel(MCMCKernel):
             ends.append({name: site["fn"].log_prob(unmasked(site)).sum() for name, site in sites})
         moved = {name for name, one in ends[0].items() if one != ends[1][name]}
         vectors = (
-            block for block in blocks if block.kind is NaturalMultivariateNormal and block.users & moved
+            block for block in blocks if block.kind is NormalBlock.kind and block.users & moved
         )
         return next((block for block in vectors if block.together(values).dim() == 1), None)
 
