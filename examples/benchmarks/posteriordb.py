@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.infer.autoguide.initialization import init_to_mean, init_to_uniform
+from pyro.infer.autoguide.initialization import init_to_mean, init_to_uniform, init_to_value
 from pyro.ops.stats import effective_sample_size
 from torch import Tensor
 
@@ -206,9 +206,11 @@ def arma(d: Data) -> Posterior:
         with pyro.plate("steps", len(y)):
             pyro.sample("error", dist.Normal(error.squeeze(-1), sigma), obs=torch.zeros(len(y)))
 
-    return Posterior(
-        model, (y,), lambda s: {**{n: s[n] for n in ("mu", "phi", "theta")}, "sigma": sigma_of(s)}
-    )
+    def parameters(s: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {**{name: s[name] for name in ("mu", "phi", "theta")}, "sigma": sigma_of(s)}
+
+    zeros = {name: torch.zeros(()) for name in ("mu", "phi", "theta")}  # from a large theta, errors explode
+    return Posterior(model, (y,), parameters, init_to_value(values=zeros, fallback=init_to_uniform))
 
 
 def eight_schools(d: Data) -> Posterior:

@@ -86,12 +86,12 @@ class GibbsKernel(MCMCKernel):
         self._values = values
         if self._rest:
             self._inner = self.fallback(self._model_of_rest)
+            rest = {name: biject_to(sites[name]["fn"].support).inv(values[name]) for name in self._rest}
+            if bool(self._log_density(values).isfinite()):  # else it looks for other first values
+                self._inner.initial_params = rest
             with torch.enable_grad():
                 self._inner.setup(warmup_steps, *args, **kwargs)
-            first = {
-                name: value for name, value in self._inner.initial_params.items() if name not in self._given
-            }
-            values |= self._constrained(first)
+            values |= self._constrained(self._inner.initial_params)
 
     def _first(self, site: Site) -> Tensor:
         return site["fn"].sample() if is_discrete(site) else self._init(site)

@@ -246,7 +246,7 @@ def test_joint_distribution_by_turns(model, monkeypatch):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_ranks_are_uniform(name):
     """Simulation-based calibration: Talts et al. (2018), algorithm 1, ranks among thinned draws."""
-    model, count, draws = PROGRAMS[name], 200, 19
+    model, count, draws = PROGRAMS[name], 150, 19
     pyro.set_rng_seed(1)
     first = prior_draw(model)
     data = {name: torch.zeros_like(first[name]) for name in observed_names(model)}
@@ -260,7 +260,7 @@ def test_ranks_are_uniform(name):
         values, below = {name: drawn[name] for name in kernel.initial_params}, 0
         own = features(values, data)
         for _ in range(draws):
-            for _ in range(10):
+            for _ in range(4):
                 values = kernel.sample(values)
             other = features(values, data)
             below = below + (other < own).double() + 0.5 * (other == own).double()
