@@ -226,6 +226,7 @@ RUNS = {
         ["--true=3", "--seeds=0", "--dim=2", "--points=150", "--n-init=1"],
         ["found"],
     ),
+    "benchmarks/adbench.py": (["--seeds=0"], ["| wine | 129 | 13 |", "| mean |"]),
     "benchmarks/gpu_runs.py": (["machine"], ['"torch": "']),
     "benchmarks/freed_memory.py": (["--nets=mlp", "--steps=2", "--threads=1"], ["mlp   kept"]),
     "benchmarks/search.py": (["--points=10000", "--queries=2", "--libraries=numpy"], ['"kind": "codes"']),
