@@ -87,6 +87,7 @@ RUNS = {
         ["--sequences=3", "--steps=2", "--shared=0.8", "--picture=pictures/sensors.png"],
         ["independent noises: ELBO", "full covariance: ELBO", "error in gaps, true numbers: "],
     ),
+    "benchmarks/others/topics.py": (["--seeds=1", "--topics=5"], ['"method": "TopicModel", "perplexity"']),
     "benchmarks/topics.py": (
         ["--documents=200", "--topics=4", "--passes=1", "--steps=2"],
         ['"method": "ours"', '"method": "scikit-learn"'],
