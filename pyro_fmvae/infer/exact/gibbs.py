@@ -272,9 +272,7 @@ class GibbsKernel(MCMCKernel):
             sites = self._joint.sites(at_end).items()
             ends.append({name: site["fn"].log_prob(unmasked(site)).sum() for name, site in sites})
         moved = {name for name, one in ends[0].items() if one != ends[1][name]}
-        vectors = (
-            block for block in blocks if block.kind is NormalBlock.kind and block.users & moved
-        )
+        vectors = (block for block in blocks if block.kind is NormalBlock.kind and block.users & moved)
         return next((block for block in vectors if block.together(values).dim() == 1), None)
 
     def _log_density(self, values: dict[str, Tensor]) -> Tensor:
