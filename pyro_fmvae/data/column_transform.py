@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,7 +48,11 @@ class ColumnTransform:
 
     @classmethod
     def fit(
-        cls, training: np.ndarray, skip: Sequence[int] = (), every: np.ndarray | None = None
+        cls,
+        training: np.ndarray,
+        skip: Sequence[int] = (),
+        every: np.ndarray | None = None,
+        continuous: Collection[int] = (),
     ) -> ColumnTransform | None:
         """Fit powers to skewed columns, and find those of few integers; None if there are neither.
 
@@ -56,6 +60,7 @@ class ColumnTransform:
             training: [n, D], NaN where missing.
             skip: columns that stay as they are.
             every: all rows of the file [N, D], whose integers are categories; None: the training rows.
+            continuous: columns whose few integers are numbers all the same.
         """
         every = training if every is None else every
         size = training.shape[1]
@@ -63,10 +68,8 @@ class ColumnTransform:
         values: list[tuple[float, ...]] = [()] * size
         for column in sorted(set(range(size)) - set(skip)):
             known, anywhere = (_known(rows[:, column]) for rows in (training, every))
-            different = np.unique(anywhere)
-            few = 2 <= len(different) <= min(MOST_VALUES, len(anywhere) / REPEATED)
-            if few and (different == np.round(different)).all():
-                values[column] = tuple(different.tolist())
+            if column not in continuous and has_few_integers(anywhere):
+                values[column] = tuple(np.unique(anywhere).tolist())
                 continue
             if len(np.unique(known)) < 2:
                 continue  # rounding may leave a constant column a deviation
@@ -142,6 +145,13 @@ class ColumnTransform:
         """
         values = tuple(tuple(numbers) for numbers in state["values"])
         return cls(tuple(state["mean"]), tuple(state["std"]), tuple(state["power"]), values)
+
+
+def has_few_integers(known: np.ndarray) -> bool:
+    """Tell whether numbers [n] are a few whole ones, each of which is there several times on average."""
+    different = np.unique(known)
+    few = 2 <= len(different) <= min(MOST_VALUES, len(known) / REPEATED)
+    return bool(few and (different == np.round(different)).all())
 
 
 def column_in_words(index: int, names: Sequence[str]) -> str:

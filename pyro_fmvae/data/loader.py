@@ -1,6 +1,6 @@
 """The contract of a data set that is known by name, and options for reading one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -11,6 +11,40 @@ from pyro_fmvae.data.dataset import Dataset
 from pyro_fmvae.data.patch_transform import PatchTransform
 
 LARGEST_PATCH: Final = 32
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Statements of a person about the columns of a table."""
+
+    kinds: tuple[tuple[str, str], ...] = ()
+    """Column, by name or by number from 1, and its kind."""
+    labels: tuple[str, ...] = ()
+    """Columns that are labels, beside those called ``label:NAME``."""
+    header: bool | None = None
+    """Whether the first row holds names; None: see `read_csv`."""
+    ignore: tuple[str, ...] = ()
+    """Columns, by name or by number from 1, that are set aside."""
+    rest: str = ""
+    """Kind of all others; ``plain``: numbers, or else categories, of which none is set aside; empty: to be
+    found out."""
+
+    def kinds_of(self, names: Sequence[str]) -> Iterator[tuple[int, str]]:
+        """Places of columns with these names, from 0, and their kinds.
+
+        Raises:
+            ValueError: there is no such column.
+        """
+        for place in range(len(names)) if self.rest else ():
+            yield place, self.rest
+        places = {str(place): place - 1 for place in range(1, len(names) + 1)}
+        places |= {name: place for place, name in enumerate(names) if name}
+        for column, kind in (*self.kinds, *((name, "ignored") for name in self.ignore)):
+            if column not in places:
+                argument = "ignore" if kind == "ignored" else "kind"
+                listed = ", ".join(filter(None, names)) or f"1 to {len(names)}"
+                raise ValueError(f"{argument}: expected columns out of {listed}, got {column!r}")
+            yield places[column], kind
 
 
 @dataclass(frozen=True)
@@ -39,9 +73,8 @@ class SparseOptions:
     mixed: bool = False
     """Read a table whose missing numbers are NaN, and whose columns of words are categories. Columns of
     numbers are standardised as ever, skewed ones after a power: see `ColumnTransform`."""
-    ignore: tuple[str, ...] = ()
-    """Columns of a .csv file, by name or by number from 1, that the model leaves out: they may hold anything.
-    One that cannot be read is NaN."""
+    table: TableOptions = field(default_factory=TableOptions)
+    """What is said about the columns of a table."""
     counts: CountOptions | None = None
     """Read a table of counts, and take them as they are: see `CountTable`."""
 

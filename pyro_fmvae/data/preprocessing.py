@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data.binarization import Binarization, check_binarization, to_binary
+from pyro_fmvae.data.column_plan import PlannedColumn, continuous_columns, plan_from_json, plan_to_json
 from pyro_fmvae.data.column_transform import ColumnTransform, column_in_words
 from pyro_fmvae.data.count_table import CountTable
 from pyro_fmvae.data.patch_transform import PatchTransform
@@ -87,6 +88,9 @@ class Preprocessing:
     the map, and so equality, does not depend on them."""
     ignored: tuple[int, ...] = field(default=(), compare=False)
     """Columns, from 0, that a model leaves out, so that files may hold anything there. With `Kind.TABLE`."""
+    plan: tuple[PlannedColumn, ...] = field(default=(), compare=False)
+    """How the columns of a table of numbers and words are read; none of arrays. With `Kind.TABLE`, and with
+    `Kind.COUNTS`."""
 
     @classmethod
     def standardizing(
@@ -99,6 +103,7 @@ class Preprocessing:
         unskew: bool = False,
         ignored: tuple[int, ...] = (),
         every: np.ndarray | None = None,
+        plan: tuple[PlannedColumn, ...] = (),
     ) -> Preprocessing:
         """Fit the preprocessing of a table to its training rows.
 
@@ -111,6 +116,7 @@ class Preprocessing:
             unskew: transform columns first: see `ColumnTransform`.
             ignored: columns, from 0, that may have only missing numbers.
             every: all rows of the file [N, D], where categories are looked up; None: the training rows.
+            plan: of its columns.
 
         Raises:
             ValueError: a column has only missing numbers, or a mean or standard deviation that float32 cannot
@@ -127,7 +133,8 @@ class Preprocessing:
         categories = [column for column, names in enumerate(levels) if names]
         powers = None
         if unskew:
-            powers = ColumnTransform.fit(training, [*categories, *ignored], every)
+            asked = continuous_columns(plan)
+            powers = ColumnTransform.fit(training, [*categories, *ignored], every, asked)
             if powers is not None:
                 training, categories = powers(training), categories + powers.coded
         with np.errstate(over="ignore", invalid="ignore"):
@@ -137,7 +144,7 @@ class Preprocessing:
             if values:
                 low[place], high[place] = values[0], values[-1]
         fitted = cls.of_moments(mean, std, low, high, categories, source, column_names)
-        return replace(fitted, missing=missing, powers=powers, levels=levels, ignored=ignored)
+        return replace(fitted, missing=missing, powers=powers, levels=levels, ignored=ignored, plan=plan)
 
     @classmethod
     def of_moments(
@@ -287,6 +294,7 @@ class Preprocessing:
             "upper": list(self.upper),
             "column_names": list(self.column_names),
             "ignored": list(self.ignored),
+            "plan": plan_to_json(self.plan),
         }
 
     @classmethod
@@ -314,6 +322,7 @@ class Preprocessing:
                 upper=tuple(state["upper"]),
                 column_names=tuple(state["column_names"]),
                 ignored=tuple(state["ignored"]),
+                plan=plan_from_json(state["plan"]),
             )
             for name, hint in get_type_hints(cls).items():
                 check_type(name, getattr(found, name), hint)

@@ -130,7 +130,7 @@ def read_images(folder):
 READERS = {
     "binary.npz": read_npz,
     "table.npz": read_npz,
-    "sheet.csv": lambda path: read_csv(path, missing=True, levels=()),
+    "sheet.csv": lambda path: read_csv(path),
     "images/labels.csv": lambda path: read_folder(path.parent),
     "images/a.png": lambda path: read_images(path.parent),
     "images/b.jpg": lambda path: read_images(path.parent),

@@ -15,7 +15,7 @@ from pyro_fmvae.app.commands.command import add_device, add_run
 from pyro_fmvae.app.recipes.registry import data_name, own_first
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Split, load
-from pyro_fmvae.data.own.csv_file import MOST_LEVELS
+from pyro_fmvae.data.column_plan import MOST_WORDS
 from pyro_fmvae.data.own.files import READERS, load_file
 from pyro_fmvae.data.own.raw import some_of
 from pyro_fmvae.data.own.row_names import RowNames, row_names
@@ -151,7 +151,7 @@ def tell_left_out(name: str, counts: Mapping[str, int], values: Sequence[str]) -
     """
     number = sum(counts.values())
     points = "1 point" if number == 1 else f"{number:,} points"
-    had = some_of(values, MOST_LEVELS) or "other values"
+    had = some_of(values, MOST_WORDS) or "other values"
     each = [f"'{value}' ({count:,})" if len(counts) > 1 else f"'{value}'" for value, count in counts.items()]
     print(f"left out {points} whose '{name}' is {some_of(each)}: training had {had}", file=sys.stderr)
 

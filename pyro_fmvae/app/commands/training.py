@@ -19,6 +19,7 @@ from pyro_fmvae.app.commands.parser import PROGRAM, Parser
 from pyro_fmvae.app.recipes.options import TrainConfig, flag
 from pyro_fmvae.app.recipes.registry import (
     DEFAULT,
+    OF_TABLES,
     RECIPES,
     SMALL_TABLES,
     all_options,
@@ -28,6 +29,7 @@ from pyro_fmvae.app.recipes.registry import (
     own_first,
     recipe_of,
 )
+from pyro_fmvae.app.recipes.settings import table_options, with_columns
 from pyro_fmvae.app.runs.launching import first_alone, first_before_others, is_restart_of
 from pyro_fmvae.app.runs.run import (
     DERIVED,
@@ -95,7 +97,9 @@ def _by_data(options: Mapping[str, Any], typed: Set[str]) -> str:
     own = options_of(DEFAULT)
     known = {**all_options(), **own}
     given = {name for name, value in options.items() if name in typed or value != known[name].default}
-    return choose_model(options["data"], given, options.get("factors"), options.get("ignore") or ())
+    said = {name: options[name] for name in OF_TABLES}
+    table = table_options(with_columns(configure(SMALL_TABLES, **said), {}))
+    return choose_model(options["data"], given, options.get("factors"), table)
 
 
 def inherited(typed: Set[str], given: Mapping[str, Any]) -> Set[str] | None:

@@ -172,6 +172,17 @@ def _names(name: str, value: tuple[str, ...]) -> None:
         raise ValueError(f"{name}: expected at least one name; to use no labels, give --labels 0")
 
 
+KINDS: Final = ("number", "category", "date", "id", "text", "ignored")
+"""What a column of a table may be said to hold."""
+
+
+def _kinds(name: str, value: tuple[str, ...]) -> None:
+    for one in value:
+        column, _, kind = one.rpartition("=")
+        if not column or kind not in KINDS:
+            raise ValueError(f"{name}: expected NAME=KIND, where KIND is {', '.join(KINDS)}, got {one!r}")
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """Options that all models share; each model has a subclass that adds its own.
@@ -195,6 +206,25 @@ class TrainConfig:
     )
     image_size: int | None = option(
         None, "side of the squares that the pictures of a folder or of celeba are resized to", example="32"
+    )
+    label: tuple[str, ...] | None = option(
+        None,
+        "columns of a table that are labels, by name; all of their values are used unless --labels says less",
+        parse=NAMES,
+        example="species",
+    )
+    kind: tuple[str, ...] | None = option(
+        None,
+        "what columns of a table hold, where the plan is wrong: zip=category,born=date; kinds are number, "
+        "category, date, id, text and ignored",
+        _kinds,
+        NAMES,
+    )
+    columns: str | None = option(
+        None, "YAML file with the kinds of columns, a line NAME: KIND for each", path=True
+    )
+    header: Literal["yes", "no"] | None = option(
+        None, "whether the first row of a table holds names; default: found out"
     )
     label_names: tuple[str, ...] | None = option(
         None, "labels to use, in the order of the factors: hat,eyes", _names, NAMES

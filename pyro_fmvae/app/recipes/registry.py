@@ -18,6 +18,7 @@ from pyro_fmvae.app.recipes.table_mixture import Mixture
 from pyro_fmvae.app.recipes.vae import PlainVAE
 from pyro_fmvae.app.recipes.vsc import VSC
 from pyro_fmvae.data import Dataset
+from pyro_fmvae.data.loader import TableOptions
 from pyro_fmvae.data.own.files import READERS, read
 from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.own.on_disk import open_file
@@ -32,6 +33,9 @@ DEFAULT: Final = FMVAE.name
 SMALL_TABLES: Final = Mixture.name
 """The model of small tables, by default."""
 MOST_ROWS, MOST_COLUMNS = 20_000, 100  # of a table that is learnt without networks by default
+MOST_MIXED_ROWS = 1_000_000  # of one with words or gaps
+OF_TABLES: Final = ("label", "kind", "columns", "header", "ignore")
+"""Options that say what the columns of a table are."""
 _OF_GRADIENTS = {"learning_rate", "final_learning_rate", "joint_learning_rate", "weight_decay", "autocast"}
 """Options that all models share, and that have no effect on those that are learnt in closed form."""
 _OF_NETWORKS = _OF_GRADIENTS | {"eager", "compile"}
@@ -58,7 +62,7 @@ def choose_model(
     data: str | InMemory,
     given: Collection[str] = (),
     factors: Sequence[int] | None = None,
-    ignore: Collection[str] = (),
+    table: TableOptions | None = None,
 ) -> str:
     """The model of data, where none is asked for: a mixture of the rows of a small table, else networks.
 
@@ -66,7 +70,7 @@ def choose_model(
         data: name or path, or what Python holds.
         given: names of the options that are given. One that only networks have asks for networks.
         factors: components of each factor, if given. More than one factor asks for networks.
-        ignore: columns of a table that are left out, by name or by number from 1.
+        table: what is said about the columns of a table.
 
     Raises:
         FileNotFoundError, ValueError: a malformed table.
@@ -80,10 +84,13 @@ def choose_model(
     if others or (factors is not None and len(factors) > 1):
         return DEFAULT
     opened = open_file(path) if isinstance(path, Path) else None
-    x = read(path, missing=True, levels=(), ignore=ignore).x if opened is None else opened.x
-    table = x.ndim == 2 and x.dtype not in (np.bool_, np.uint8)
+    raw = read(path, missing=True, asked=table) if opened is None else None
+    x: Any = raw.x if raw is not None else opened.x if opened is not None else None
+    columns = x.ndim == 2 and x.dtype not in (np.bool_, np.uint8)
     small = len(x) <= MOST_ROWS and x.shape[1] <= MOST_COLUMNS
-    return SMALL_TABLES if table and small else DEFAULT
+    if raw is not None and raw.plan and len(x) <= MOST_MIXED_ROWS:  # networks take numbers alone
+        small |= bool(raw.levels or raw.ignored or np.isnan(raw.x).any())
+    return SMALL_TABLES if columns and small else DEFAULT
 
 
 def configure(model: str = DEFAULT, data: str = "smiley", **given: Any) -> TrainConfig:

@@ -1,17 +1,20 @@
 """Settings of learning, budgets of phases and splits that options come to, and checks of options."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, Final
 
 import torch
+import yaml
 
 from pyro_fmvae.app.recipes.options import PATIENCE, PHASES, CountableOptions, FMVAEOptions, TrainConfig
 from pyro_fmvae.data import CountOptions
 from pyro_fmvae.data.labels import check_amount
+from pyro_fmvae.data.loader import TableOptions
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.data.splitting import Splitting
-from pyro_fmvae.files.untrusted import check_type
+from pyro_fmvae.files.untrusted import check_type, read_text
 from pyro_fmvae.infer.natural_gradient import RobbinsMonro
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget
@@ -56,6 +59,36 @@ def splitting_of(config: TrainConfig) -> Splitting:
 def hyperprior_of(config: FMVAEOptions) -> Hyperprior:
     """Hyperparameters c0, m0, s0, a0 and b0 of the prior."""
     return Hyperprior(config.c0, config.m0, config.s0 or Hyperprior.s0, config.a0, config.b0)
+
+
+def table_options(config: TrainConfig) -> TableOptions:
+    """Statements of the options about the columns of a table."""
+    kinds = tuple((column, kind) for column, _, kind in (one.rpartition("=") for one in config.kind or ()))
+    header = None if config.header is None else config.header == "yes"
+    return TableOptions(kinds, config.label or (), header, getattr(config, "ignore", None) or ())
+
+
+def with_columns(config: TrainConfig, kinds: Mapping[str, str]) -> TrainConfig:
+    """Options that give the kinds of columns themselves, not the name of a file of them.
+
+    Args:
+        config: as given.
+        kinds: of columns, which the options overrule.
+
+    Raises:
+        FileNotFoundError, ValueError: there is no such file, or it is no YAML of names and kinds.
+    """
+    found = dict(kinds)
+    if config.columns is not None:
+        path = Path(config.columns)
+        try:
+            read = yaml.safe_load(read_text(path))
+            check_type("columns", read, dict[str, str])
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            raise ValueError(f"columns: expected lines of NAME: KIND in {path}: {error}") from None
+        found |= read
+    found |= dict(one.rpartition("=")[::2] for one in config.kind or ())
+    return replace(config, kind=tuple("=".join(one) for one in found.items()) or None, columns=None)
 
 
 def counts_of(config: TrainConfig) -> CountOptions | None:

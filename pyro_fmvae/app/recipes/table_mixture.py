@@ -78,6 +78,8 @@ def levels_of(config: MixtureOptions, preprocessing: Preprocessing) -> tuple[int
         if name not in numbers:
             raise ValueError(f"ignore: expected columns out of {', '.join(names)}, got {name!r}")
         found[numbers[name]] = LEFT_OUT
+    for column in preprocessing.ignored:
+        found[column] = LEFT_OUT
     return tuple(found)
 
 
@@ -180,8 +182,8 @@ class Mixture(Recipe[MixtureOptions]):
 
     @classmethod
     def reading(cls, config: MixtureOptions, data: str) -> SparseOptions:
-        """Missing numbers and words are understood, and ignored columns may hold anything."""
-        return SparseOptions(mixed=True, ignore=config.ignore or ())
+        """Missing numbers and words are understood."""
+        return SparseOptions(mixed=True)
 
     @classmethod
     def resolve(cls, config: MixtureOptions, dataset: Dataset) -> MixtureOptions:

@@ -1,7 +1,7 @@
 """A run's model applied to many rows, batch by batch: what the commands and Python have in common."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
@@ -16,11 +16,14 @@ from torch import Tensor
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Batches, Preprocessing, Split
+from pyro_fmvae.data.column_plan import PlannedColumn, date_texts
+from pyro_fmvae.data.loader import TableOptions
+from pyro_fmvae.data.own.csv_file import table_of
 from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.own.folder import read_image
-from pyro_fmvae.data.own.in_memory import as_numbers, names_of
+from pyro_fmvae.data.own.in_memory import entries_of, names_of
 from pyro_fmvae.data.own.pictures import SUFFIXES
-from pyro_fmvae.data.own.raw import check_columns, warn_unseen
+from pyro_fmvae.data.own.raw import check_columns, check_seen, warn_unseen
 from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.evaluate import bound, rows_without_bound
 from pyro_fmvae.evaluate.randomness import seeded
@@ -52,27 +55,17 @@ def given_rows(preprocessing: Preprocessing, array: Given, strict: bool = False)
         if path.suffix.lower() in SUFFIXES:
             return read_image(path, preprocessing)
         return replace(load_file(path, preprocessing, left_out={})[0], labels=None)
-    columns = tuple(map(str, names_of(array)))
-    check_columns(preprocessing.column_names, columns, "array")
-    try:
-        raw = np.require(array, requirements="W")  # torch warns of arrays that it must not write to
-    except ValueError:  # NumPy's message is about its own parts
-        raise ValueError("array: expected observations of one shape, got several shapes") from None
+    unseen: dict[str, Counter[str]] = {}
+    raw = _given_columns(preprocessing, array, unseen)
     if raw.shape == preprocessing.event_shape:
         raise ValueError(f"array: expected observations [n, ...], got one of {list(raw.shape)}; add an axis")
     if not raw.size:
         raise ValueError(f"array: expected at least one observation, got {list(raw.shape)}")
-    levels = preprocessing.levels
-    unseen: dict[str, Counter[str]] = {}
-    mixed = raw.dtype.kind == "O" or (levels and (columns or raw.dtype.kind not in "buif"))
-    if mixed and raw.ndim == 2 and len(preprocessing.event_shape) == 1:
-        levels = levels or ((),) * preprocessing.event_shape[0]
-        lenient = preprocessing.missing and not strict
-        names, ignored = preprocessing.column_names, preprocessing.ignored
-        raw = as_numbers(raw, levels, names, ignored, "array", unseen if lenient else None)
     if raw.dtype.kind not in "buif":
         wanted = "numbers" if preprocessing.image else "numbers, or a data frame"
         raise ValueError(f"array: expected {wanted}, got dtype {raw.dtype}")
+    if strict or preprocessing.counts is not None:
+        check_seen(unseen, preprocessing.levels, "array")
     x = preprocessing(raw, "array")
     unseen |= preprocessing.unseen(raw)
     if strict and unseen:
@@ -80,6 +73,35 @@ def given_rows(preprocessing: Preprocessing, array: Given, strict: bool = False)
         raise ValueError(f"array: expected a value that training had in {column}, got {next(iter(values))}")
     warn_unseen(unseen, "array")
     return Split(x, signed=preprocessing.signed)
+
+
+def _given_columns(
+    preprocessing: Preprocessing, array: ArrayLike, unseen: dict[str, Counter[str]]
+) -> np.ndarray:
+    """An array; of a data frame, or of objects, the numbers of its columns by the plan of the run.
+
+    Args:
+        preprocessing: of the run.
+        array: as for :func:`given_rows`.
+        unseen: where texts that the plan does not have are counted.
+    """
+    names = tuple(map(str, names_of(array)))
+    plan: Sequence[PlannedColumn] = preprocessing.plan
+    if not plan:
+        plan = [PlannedColumn("", "category", "", "", "", words) for words in preprocessing.levels]
+        check_columns(preprocessing.column_names, names, "array")
+    try:
+        raw = np.require(array, requirements="W")  # torch warns of arrays that it must not write to
+    except ValueError:  # NumPy's message is about its own parts
+        raise ValueError("array: expected observations of one shape, got several shapes") from None
+    if raw.ndim != 2 or not raw.size or not (names or raw.dtype.kind in "OUS"):
+        return raw
+    columns = [entries_of(name, raw[:, place]) for place, name in enumerate(names or [""] * raw.shape[1])]
+    if plan:
+        return table_of(columns, "array", TableOptions(), plan, unseen).x
+    if not all(column.numeric for column in columns):
+        raise ValueError("array: expected numbers in every column, got words")
+    return np.stack([column.values for column in columns], axis=1)
 
 
 EVALUATION_BATCH = 500
@@ -212,8 +234,12 @@ def named_columns(
     names = preprocessing.column_names if whole else preprocessing.decoded_columns
     names = names or tuple(f"x_{column}" for column in range(len(values)))
     levels = preprocessing.levels if whole and preprocessing.levels else ((),) * len(values)
+    dates = {column.name for column in preprocessing.plan if column.kind == "date"}
     for column, (name, words) in enumerate(zip(names, levels, strict=True)):
         if column not in preprocessing.ignored:
+            if name in dates:
+                yield name, date_texts(values[column])
+                continue
             place = np.nan_to_num(values[column], nan=len(words)).astype(int) if words else ()
             yield name, np.array([*words, ""])[place] if words else values[column]
 

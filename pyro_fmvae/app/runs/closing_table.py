@@ -74,6 +74,7 @@ class Report(TypedDict):
     split: str
     splits: dict[Literal["train", "valid", "test", "unseen"], Agreement]
     labelled: Labelled | None
+    columns: list[dict[str, str]]
     summary: list[str]
     warnings: list[str]
 

@@ -5,7 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from pyro_fmvae.app.recipes.registry import all_options, choose_model, configure, options_of, own_first
+from pyro_fmvae.app.recipes.registry import (
+    OF_TABLES,
+    SMALL_TABLES,
+    all_options,
+    choose_model,
+    configure,
+    options_of,
+    own_first,
+)
+from pyro_fmvae.app.recipes.settings import table_options, with_columns
 from pyro_fmvae.app.runs import training
 from pyro_fmvae.app.runs.trained import TrainedRun, load
 from pyro_fmvae.data.own.in_memory import InMemory
@@ -16,8 +25,8 @@ def train(
 ) -> TrainedRun:
     """Train a model, as the command ``train`` does, with its progress bar and closing table.
 
-    Data from memory are kept in the run's folder, as ``data.npz`` or ``data.csv``, so that the run can be
-    resumed and evaluated like any other.
+    Data from memory are kept in the run's folder, as ``data.npz`` or, of a data frame, ``data.csv``, so that
+    the run can be resumed and evaluated like any other.
 
     Args:
         data: an array or a tensor [n, H, W], [n, H, W, 3] or [n, D], as a ``.npz`` file would hold it; a data
@@ -50,12 +59,18 @@ def train(
     else:
         model, held = given.pop("model", None), None
         if not (data is None or isinstance(data, str | os.PathLike)):
+            if labels is None and "label" in given:
+                labels = list(given.pop("label"))
             held = InMemory.of(data, labels)
         elif data is not None:
             given["data"] = own_first(os.fspath(data), given.get("data_root"))
         name = str(held.file) if held else given.pop("data", "smiley")
+        if held is not None and held.x is None:
+            given["header"] = "yes"
         if model is None:
-            model = choose_model(held or name, given, given.get("factors"), given.get("ignore") or ())
+            said = {one: given[one] for one in OF_TABLES if one in given}
+            asked = with_columns(configure(SMALL_TABLES, **said), dict(held.kinds) if held else {})
+            model = choose_model(held or name, given, given.get("factors"), table_options(asked))
         if labels is not None and (held is None or "labels" in options_of(model)):
             given["labels"] = _value("labels", labels) if held is None else 1.0
         run, status = training.train(
@@ -68,9 +83,14 @@ def train(
 
 
 def _value(name: str, value: Any) -> Any:
-    """The value of an option: lists are tuples, and may be text; paths are text; NumPy's numbers Python's."""
+    """The value of an option: lists are tuples, and may be text or dictionaries; paths are text.
+
+    NumPy's numbers are Python's.
+    """
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
+    if isinstance(value, dict):
+        value = [f"{key}={one}" for key, one in value.items()]
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     option = all_options().get(name)

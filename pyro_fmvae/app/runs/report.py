@@ -22,6 +22,7 @@ from pyro_fmvae.app.runs.pages import PAGE, write_page
 from pyro_fmvae.app.runs.run import FIGURES, METRICS, REPORT, Run, SelectedModel
 from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data import Dataset, Split
+from pyro_fmvae.data.column_plan import shown_plan
 from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.evaluate import label_agreement, overcalled
 from pyro_fmvae.evaluate.randomness import seeded
@@ -120,6 +121,7 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
         "split": tested,
         "splits": splits,
         "labelled": _labelled(run, dataset),
+        "columns": shown_plan(run.preprocessing.plan, run.preprocessing.powers),
         "summary": [*(selected.summary() if selected else ()), *run.recipe.summary(model)],
         "warnings": [
             *(selected.warnings() if selected else ()),

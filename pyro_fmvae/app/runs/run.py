@@ -18,8 +18,8 @@ from torch import Tensor
 from pyro_fmvae.app.recipes.options import TrainConfig
 from pyro_fmvae.app.recipes.recipe import OWN_NAMES, Recipe
 from pyro_fmvae.app.recipes.registry import read_config, recipe_of, resolved
-from pyro_fmvae.app.recipes.settings import HELD_OUT, is_own, splitting_of
-from pyro_fmvae.data import Dataset, Preprocessing, choose_labels, hold_out, load
+from pyro_fmvae.app.recipes.settings import HELD_OUT, is_own, splitting_of, table_options
+from pyro_fmvae.data import Dataset, Preprocessing, SparseOptions, choose_labels, hold_out, load
 from pyro_fmvae.data.learnable import check_learnable
 from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.registry import LOADERS
@@ -546,7 +546,8 @@ def load_data(
     Raises:
         FileNotFoundError, ValueError: there are no such data, or the options don't fit them.
     """
-    sparse = recipe_of(config).reading(config, config.data)
+    sparse = recipe_of(config).reading(config, config.data) or SparseOptions()
+    sparse = replace(sparse, table=table_options(config))
     dataset = load(
         data or config.data,
         root,

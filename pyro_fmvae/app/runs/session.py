@@ -26,6 +26,7 @@ from pyro_fmvae.app.runs.report import accuracies, known_rows, report
 from pyro_fmvae.app.runs.run import METRICS, Moment, SelectedModel, tolerance
 from pyro_fmvae.app.runs.trainer import Best, Trainer, copied
 from pyro_fmvae.data import Dataset, Split
+from pyro_fmvae.data.column_plan import plan_lines, shown_plan
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.files import checkpoint
 from pyro_fmvae.files.memory import most_used
@@ -467,6 +468,8 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
             logger.info("%d points have combinations of labels that are held out", len(dataset.unseen))
         if dataset.note:
             logger.info("%s", dataset.note)
+        if plan := dataset.preprocessing.plan:
+            print("\n".join(plan_lines(shown_plan(plan, dataset.preprocessing.powers))))
         decoder = getattr(trainer.model, "decoder", None)
         if isinstance(decoder, ConvDecoder) and (change := decoder.canvas.describe()):
             logger.info("%s for the networks", change)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pyro_fmvae.app.recipes.options import AUTO, TrainConfig
+from pyro_fmvae.app.recipes.options import AUTO, TrainConfig, completed
 from pyro_fmvae.app.recipes.registry import DEFAULT, data_name, recipe_of
+from pyro_fmvae.app.recipes.settings import with_columns
 from pyro_fmvae.app.runs.launching import check_equal, first_before_others, note_launch
 from pyro_fmvae.app.runs.pages.run_page import PAGE
 from pyro_fmvae.app.runs.report import report
@@ -50,6 +51,10 @@ def train(
         device = resolve_device(config.device)
         check_log(config)
         config = replace(config, data=data_name(recipe_of(config).name, config.data))
+        config = with_columns(config, {} if data is None else dict(data.kinds))
+        if config.label:
+            config = replace(config, label_names=config.label_names or config.label)
+            config = completed(config, {"labels": 1.0} if hasattr(config, "labels") else {})
         config = with_full_paths(config, Path.cwd())
     root = Path(config.data_root) if config.data_root else None
     dataset = first_before_others(lambda: load_data(config, root, data=data))

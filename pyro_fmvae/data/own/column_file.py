@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,16 +11,20 @@ from typing import Any, Final
 import numpy as np
 
 from pyro_fmvae.data.array_file import ArrayFile, open_npy
+from pyro_fmvae.data.column_plan import PlannedColumn, is_missing
 from pyro_fmvae.data.decoded import decoded_rows
-from pyro_fmvae.data.own.csv_file import LABEL
+from pyro_fmvae.data.loader import TableOptions
+from pyro_fmvae.data.own.csv_file import LABEL, check_different_names, table_of
 from pyro_fmvae.data.own.folder import code, find_values
-from pyro_fmvae.data.own.raw import LARGEST_LABEL, is_missing
+from pyro_fmvae.data.own.in_memory import entries_of
+from pyro_fmvae.data.own.raw import LARGEST_LABEL, Raw
 from pyro_fmvae.files.memory import check_fits, confined
 from pyro_fmvae.files.untrusted import check_printable
 
 FORMATS: Final = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc"}
 """Format of a file, as pyarrow calls it, by its suffix."""
 _VERSION: Final = 1  # of what is decoded: another one makes all older arrays invalid
+_CELL: Final = 64  # bytes that a field of a table with words takes, about
 _ROWS: Final = 1 << 14  # that are decoded at once
 
 
@@ -60,12 +64,14 @@ def read_labels(
     path: Path,
     known: Mapping[str, tuple[str, ...]],
     left_out: dict[str, Counter[str]] | None = None,
+    names: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Read the columns called ``label:NAME`` of a Parquet or Arrow file: integers or words, or nothing.
 
     Args:
         path: the file.
-        known, left_out: as for :func:`~pyro_fmvae.data.own.csv_file.read_csv`.
+        known, left_out: as ``values`` and ``left_out`` of :func:`~pyro_fmvae.data.own.csv_file.read_csv`.
+        names: of the columns of labels; None: those called ``label:NAME``.
 
     Returns:
         Attributes of :class:`~pyro_fmvae.data.own.raw.Raw`: ``labels``, ``label_names`` and ``value_names``.
@@ -74,7 +80,8 @@ def read_labels(
         ValueError: a label that is neither, or a number below -1.
     """
     table = _opened(path)
-    names = [name for name in table.schema.names if name.startswith(LABEL)]
+    if names is None:
+        names = [name for name in table.schema.names if name.startswith(LABEL)]
     if not names:
         return {}
     check_printable(names, str(path))
@@ -125,6 +132,52 @@ def _opened(path: Path) -> Any:
         return dataset.dataset(path, format=FORMATS[path.suffix.lower()])
 
 
+def is_numeric(path: Path) -> bool:
+    """True if all features of a Parquet or Arrow file are columns of numbers.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: pyarrow is not installed, or the file is damaged.
+    """
+    from pyarrow import types
+
+    tests = (types.is_integer, types.is_floating, types.is_boolean)
+    fields = [field for field in _opened(path).schema if not field.name.startswith(LABEL)]
+    return all(any(test(field.type) for test in tests) for field in fields)
+
+
+def read_words(
+    path: Path,
+    asked: TableOptions | None = None,
+    plan: Sequence[PlannedColumn] = (),
+    values: Mapping[str, tuple[str, ...]] | None = None,
+    left_out: dict[str, Counter[str]] | None = None,
+    unseen: dict[str, Counter[str]] | None = None,
+) -> Raw:
+    """Read a Parquet or Arrow file with words into memory, by pandas.
+
+    Arguments are those of :func:`~pyro_fmvae.data.own.csv_file.read_csv`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: pyarrow is not installed, the file is damaged or too large, or holds no features.
+    """
+    table, asked = _opened(path), asked or TableOptions()
+    names = table.schema.names
+    check_fits(_CELL * table.count_rows() * len(names), str(path))
+    check_different_names(names, str(path))
+    with _naming(path):
+        read = table.to_table(use_threads=False)
+        read.validate(full=True)
+        frame = read.to_pandas()
+    labelled = [name for name in names if name.startswith(LABEL) or name in asked.labels]
+    columns = [entries_of(name, frame[name]) for name in names if name not in labelled]
+    if not len(frame) or not columns:
+        raise ValueError(f"{path}: expected rows with at least one column that is no label")
+    raw = table_of(columns, str(path), asked, plan, unseen)
+    return raw._replace(**read_labels(path, values or {}, left_out, labelled))
+
+
 def _kind(field: Any, path: Path) -> np.dtype:
     """NumPy's type of a column of numbers."""
     from pyarrow import types
@@ -133,7 +186,7 @@ def _kind(field: Any, path: Path) -> np.dtype:
         return np.dtype(field.type.to_pandas_dtype())
     raise ValueError(
         f"{path}: expected numbers in column {field.name!r}, got {field.type}; call a column of labels "
-        f"{LABEL}{field.name}, and save a table with words as .csv"
+        f"{LABEL}{field.name}, or --label {field.name}"
     )
 
 

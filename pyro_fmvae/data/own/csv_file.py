@@ -1,64 +1,132 @@
-"""Reading .csv files by pandas.
+"""Reading tables of text by pandas: .csv and .tsv, compressed or not, and sheets of .xlsx.
 
 Own code does what pandas lacks: it tells whether the first row is a header, names lines in errors, and
 refuses what pandas would change silently (it fills up short rows, and ends a text at a NUL).
 """
 
 import csv
+import gzip
 import math
 import mmap
-import shlex
+import re
+import zipfile
 from collections import Counter, deque
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from itertools import chain, islice, product
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import chain, count, islice, product
 from pathlib import Path
-from typing import Any, TextIO
+from tempfile import TemporaryDirectory
+from typing import Any, Final, TextIO
 
 import numpy as np
 
+from pyro_fmvae.data.column_plan import MARKS, Entries, PlannedColumn, features_of, plan_of, read_columns
+from pyro_fmvae.data.loader import TableOptions
 from pyro_fmvae.data.own.folder import code, find_values
-from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal, is_missing
+from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal, some_of
 from pyro_fmvae.files.memory import check_fits
 from pyro_fmvae.files.untrusted import check_printable
 
-MOST_LEVELS = 50
-"""Largest number of categories of a column."""
+SHEET: Final = ".xlsx"
+ENDINGS: Final = (".csv", ".tsv", ".txt", ".gz", SHEET)
+"""Endings of the files that :func:`read_csv` reads."""
 LABEL = "label:"  # begins the names of columns that hold labels
 _BYTES, _COLUMN = 10, 3000  # of memory that a byte of a table and a column take while they are read, about
-_FEW = 10  # rows, whose words may all differ by chance
-_WORDS = ("", "na", "n/a", "nan", "?")
-_MISSING = ["".join(letters) for word in _WORDS for letters in product(*zip(word, word.upper(), strict=True))]
+_SEPARATORS = ",;\t|"
+_LOOKED_AT = 50  # records that show how fields are separated
+_PIECE = 1 << 20
+_MISSING = ["".join(letters) for word in MARKS for letters in product(*zip(word, word.upper(), strict=True))]
+_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
+_YEARS = range(1500, 2200)
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A table of text: where it lies and how it is written."""
+
+    path: Path
+    source: Path
+    """The file in messages."""
+    encoding: str = "utf-8-sig"
+    separator: str = ","
+    decimal: str = "."
+    indexed: bool = False
+    """The first row has no name for the first column, which names the rows."""
+
+    def opened(self) -> TextIO:
+        return self.path.open(newline="", encoding=self.encoding)
+
+    def records(self, width: int | None = None) -> Iterator[tuple[int, list[str]]]:
+        """Last line, from 1, and fields of each record but those of a line of blanks.
+
+        A line of blanks is what pandas leaves out: spaces and tabs without quotes.
+
+        Raises:
+            ValueError: not text, or a record of another ``width``.
+        """
+        line = ""
+
+        def lines() -> Iterator[str]:
+            nonlocal line
+            while line := file.readline():
+                yield line
+
+        with self.opened() as file:
+            reader, first = csv.reader(lines(), delimiter=self.separator), True
+            try:
+                for row in reader:
+                    if line.strip(" \t\r\n") or (self.separator == "\t" and "\t" in line):
+                        row = ["", *row] if first and self.indexed else row
+                        first = False
+                        if len(row) != (width or len(row)):
+                            where = f"{self.source}, line {reader.line_num}"
+                            raise ValueError(f"{where}: expected {width} fields, got {len(row)}")
+                        yield reader.line_num, row
+            except (csv.Error, UnicodeDecodeError) as error:
+                where = f"{self.source}, line {reader.line_num + 1}"
+                raise ValueError(f"{where}: not a table of text: {error}") from error
+
+
+class _Field(Entries):
+    """A column of a file of text."""
+
+    def __init__(self, text: _Text, below: bool, place: int, values: np.ndarray) -> None:
+        super().__init__("", values)
+        self.text, self.below, self.place = text, below, place
+
+    def first(self, wrong: Container[str]) -> tuple[str, str]:
+        """Place of the first row whose text is one of these, in words, and the field as it is written."""
+        row = next(row for row, text in enumerate(self.texts) if text in wrong)
+        line, fields = next(islice(self.text.records(), self.below + row, None))
+        return f"{self.text.source}, line {line}", fields[self.place]
 
 
 def read_csv(
     path: Path,
-    missing: bool = False,
-    levels: Sequence[tuple[str, ...]] | None = None,
+    asked: TableOptions | None = None,
+    plan: Sequence[PlannedColumn] = (),
     values: Mapping[str, tuple[str, ...]] | None = None,
     left_out: dict[str, Counter[str]] | None = None,
-    ignore: Collection[str] = (),
     unseen: dict[str, Counter[str]] | None = None,
 ) -> Raw:
-    """Read a table of comma separated values.
+    """Read a table of text.
 
-    A first row of words is a header, unless all of them are values of their columns. A first row with whole
-    numbers is one if these do not fit the columns below: see :func:`_has_header`. Columns that it calls
-    ``label:NAME`` hold labels, integers or words, where an empty field, ``NA``, ``nan``, ``?`` or -1 is an
-    unknown one; all other columns are features. Lines of blanks are skipped.
+    Fields are separated by commas, semicolons, tabs or bars, whichever makes several columns of all rows;
+    text is UTF-8 or UTF-16, or else Windows-1252. Numbers have decimal commas where fields are not separated
+    by commas. Columns that the header calls ``label:NAME``, and those that are asked for, hold labels,
+    integers or words, where -1 and marks of what is missing are unknown; all others are features. Lines of
+    blanks are skipped.
 
     Args:
-        path: the file.
-        missing: accept an empty field, ``NA``, ``nan`` or ``?`` as a missing number (NaN).
-        levels: names of the categories of each column, empty for columns of numbers; empty to find out which
-            columns have words. None refuses words.
+        path: the file, one of text, or compressed by gzip, or the first sheet of an .xlsx file.
+        asked: what a person says about columns; None: nothing.
+        plan: of the features, that of an earlier table; empty: found in this one.
         values: names of the values of labels that are known already, by label. Others are found in the file.
         left_out: where words of such labels that are none of their values are counted, by label; None: they
             are errors.
-        ignore: columns of features, by name or by number from 1, that may hold anything. One that cannot be
-            read is NaN.
-        unseen: where words that are no categories of their columns, and words in columns where at least half
-            of the fields are numbers, are counted, by column; they are NaN. None: they are errors.
+        unseen: where texts of a column that its plan does not have are counted; they are NaN.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -66,247 +134,348 @@ def read_csv(
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    check_fits(size := _BYTES * path.stat().st_size, str(path))
-    with _opened(path) as file:
-        line, first = next(_records(file), (0, []))
+    with _plain(path) as plain:
+        return _read(plain, path, asked or TableOptions(), plan, values or {}, left_out, unseen)
+
+
+def _read(
+    plain: Path,
+    path: Path,
+    asked: TableOptions,
+    plan: Sequence[PlannedColumn],
+    values: Mapping[str, tuple[str, ...]],
+    left_out: dict[str, Counter[str]] | None,
+    unseen: dict[str, Counter[str]] | None,
+) -> Raw:
+    check_fits(size := _BYTES * plain.stat().st_size, str(path))
+    text, notes = _described(plain, path)
+    line, first = next(text.records(), (0, []))
     if not first:
         raise ValueError(f"{path}: the file is empty")
     check_fits(size + _COLUMN * len(first), str(path))
-    label_places = [place for place, name in enumerate(first) if name.strip().startswith(LABEL)]
-    feature_places = sorted(set(range(len(first))) - set(label_places))
-    known = [words or None for words in levels or ()] or [None if levels is None else ()] * len(first)
-    texts = [place for place, words in zip(feature_places, known, strict=False) if words] + label_places
-    columns = _columns(path, True, len(first), texts)
-    titled = _has_header(path, line, first, columns, missing, None if levels is None else known, ignore)
-    header = [name.strip() for name in first] if titled else []
+    known = {column.name: column for column in plan}
+    named = [name.strip().removeprefix(LABEL).strip() for name in first]
+    texts = [
+        place
+        for place, name in enumerate(first)
+        if name.strip().startswith(LABEL)
+        or named[place] in asked.labels
+        or (named[place] in known and known[named[place]].as_texts)
+    ]
+    if plan and not set(known) - {""}:
+        texts = [place for place, column in enumerate(plan) if column.as_texts]
+    columns = _columns(text, True, len(first), texts)
+    titled = _has_header(first, columns, plan, asked)
+    if not titled:
+        columns = _columns(text, False, len(first), texts)
+    if not len(columns[0].values):
+        raise ValueError(f"{path}: a header at line {line}, but no rows of numbers")
+    header, renamed = _unique([name.strip() for name in first] if titled else [])
+    notes += [_note_on_header(path.name, titled, first), renamed]
+    label_places = [
+        place for place, name in enumerate(header) if name.startswith(LABEL) or name in asked.labels
+    ]
     names = tuple(header[place].removeprefix(LABEL).strip() for place in label_places)
     if "" in names or len(set(names)) != len(names):
         raise ValueError(
             f"{path}, line {line}: label columns need different, non-empty names, got {list(names)}"
         )
-    if not feature_places:
-        raise ValueError(
-            f"{path}, line {line}: all columns are labels; expected at least one feature{_hint(first[0])}"
-        )
-    titles = [header[place] for place in feature_places] if header else []
-    check_different_names(filter(None, titles), f"{path}, line {line}")
-    if not header:
-        columns = _columns(path, False, len(first), texts)
-    rows = len(columns[0].values)
-    if not rows:
-        raise ValueError(f"{path}: a header at line {line}, but no rows of numbers")
-    if levels is not None and len(first) == 1 and (several := list(filter(_hint, columns[0].counts))):
-        where, text = columns[0].first(several)
-        raise ValueError(f"{where}: expected several fields, got {text!r}{_hint(text)}")
-    if levels and len(levels) != len(feature_places):
-        raise ValueError(f"{path}: expected {len(levels)} columns besides labels, got {len(feature_places)}")
-    for number, place in enumerate(feature_places):
-        columns[place].name, columns[place].words = titles[number] if titles else "", known[number]
-    x, found, ignored = features([columns[place] for place in feature_places], missing, ignore, unseen)
-    labels, named = [], []
+    if absent := [name for name in asked.labels if name not in names and not plan]:
+        listed = ", ".join(header) or "no names"
+        raise ValueError(f"label: expected columns out of {listed}, got {absent[0]!r}")
+    features = [place for place in range(len(first)) if place not in label_places]
+    if not features:
+        raise ValueError(f"{path}, line {line}: all columns are labels; expected at least one feature")
+    for place in features if header else ():
+        columns[place].name = header[place]
+    raw = table_of([columns[place] for place in features], str(path), asked, plan, unseen)
+    labels, words = [], []
     for place, name in zip(label_places, names, strict=True):
         unknown = None if left_out is None else left_out.setdefault(name, Counter())
-        numbers, words = _labels(columns[place], f"{path}: {name!r}", (values or {}).get(name, ()), unknown)
+        numbers, found = _labels(columns[place], f"{path}: {name!r}", values.get(name, ()), unknown)
         labels.append(numbers)
-        named.append(words)
-    check_printable(chain(header, *named, *found), str(path))
-    return Raw(
-        x,
-        np.stack(labels, axis=1) if labels else None,
-        names,
-        tuple(titles),
-        tuple(named) if any(named) else (),
-        found,
-        ignored=ignored,
-        note=_note_on_header(path.name, titles, first),
+        words.append(found)
+    check_printable(chain(header, *words), str(path))
+    return raw._replace(
+        labels=np.stack(labels, axis=1) if labels else None,
+        label_names=names,
+        value_names=tuple(words) if any(words) else (),
+        note="; ".join(filter(None, notes)),
     )
 
 
-def _records(file: TextIO, width: int | None = None) -> Iterator[tuple[int, list[str]]]:
-    """Last line, from 1, and fields of each record but those of a line of blanks, from the start of a table.
+def table_of(
+    columns: Sequence[Entries],
+    source: str,
+    asked: TableOptions,
+    plan: Sequence[PlannedColumn] = (),
+    unseen: dict[str, Counter[str]] | None = None,
+) -> Raw:
+    """The features of a table by its plan.
 
-    A line of blanks is what pandas leaves out: spaces and tabs without quotes.
+    Args:
+        columns: of features, with their names.
+        source: of them, in messages.
+        asked: what a person says about columns.
+        plan: that of an earlier table; empty: found in this one.
+        unseen: see :func:`~pyro_fmvae.data.column_plan.read_columns`.
 
     Raises:
-        ValueError: not text, or a record of another ``width``.
+        ValueError: there is no column that the plan, or a person, names; or nothing is left to learn from.
     """
-    line, first = "", ""
-
-    def lines() -> Iterator[str]:
-        nonlocal line
-        while line := file.readline():
-            yield line
-
-    reader = csv.reader(lines())
-    try:
-        for row in reader:
-            if line.strip(" \t\r\n"):
-                first = first or row[0]
-                if len(row) != (width or len(row)):
-                    where = f"{file.name}, line {reader.line_num}"
-                    raise ValueError(f"{where}: expected {width} fields, got {len(row)}{_hint(first)}")
-                yield reader.line_num, row
-    except (csv.Error, UnicodeDecodeError) as error:
-        where = f"{file.name}, line {reader.line_num + 1}"
-        raise ValueError(f"{where}: not comma separated text: {error}") from error
+    names = [column.name for column in columns]
+    if plan:
+        columns = _matched(columns, plan, source)
+    else:
+        for name, kind in asked.kinds_of(names):
+            columns[name].kind = kind
+        plan = plan_of(columns)
+        if all(column.ignored for column in plan):
+            raise ValueError(
+                f"{source}: expected a column to learn from, but all are names, texts or constants; "
+                "--kind NAME=category takes one in"
+            )
+    described = features_of(plan)
+    check_printable(chain(described["column_names"], *described["levels"]), source)
+    return Raw(read_columns(plan, columns, unseen), **described, plan=tuple(plan))
 
 
-def _opened(path: Path) -> TextIO:
-    return path.open(newline="", encoding="utf-8-sig")
+def _matched(columns: Sequence[Entries], plan: Sequence[PlannedColumn], source: str) -> Sequence[Entries]:
+    """The columns of a plan, in its order: by name, where both have names.
+
+    Raises:
+        ValueError: there are others, or one of them is not there.
+    """
+    names, wanted = [column.name for column in columns], [column.name for column in plan]
+    if any(names) and any(wanted):
+        missing = [repr(column.name) for column in plan if column.name not in names and not column.ignored]
+        if missing:
+            raise ValueError(
+                f"{source}: expected the columns {', '.join(wanted)}, got no {', '.join(missing)}"
+            )
+        found, rows = dict(zip(names, columns, strict=True)), len(columns[0].values)
+        empty = np.full(rows, math.nan)
+        return [found.get(name) or Entries(name, empty) for name in wanted]
+    if len(columns) != len(plan):
+        raise ValueError(f"{source}: expected {len(plan)} columns besides labels, got {len(columns)}")
+    return columns
 
 
-class TableColumn:
-    """A column: numbers, or fields as they are written; NaN is missing."""
-
-    number = 0
-    """Among the features, from 1."""
-    name = ""
-    """Empty if there is no header."""
-    mixture = "; --model mixture takes missing entries and words"
-    """End of the message about missing entries and words."""
-    words: tuple[str, ...] | None = None
-    """Names of the categories; empty to find them if there are words; None refuses words."""
-
-    def __init__(self, path: Path, below: bool, place: int, values: np.ndarray) -> None:
-        self.path, self.below, self.place, self.values = path, below, place, values
-
-    def __str__(self) -> str:
-        return f"column {self.name!r}" if self.name else f"column {self.number}"
-
-    @property
-    def beside(self) -> str:
-        """What messages say beside the place of a row."""
-        return ""
-
-    @property
-    def advice(self) -> str:
-        """End of the message about words that are no categories."""
-        named = self.name and "," not in self.name
-        return f"; leave it out with --ignore {shlex.quote(self.name) if named else self.number}"
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """Text of each row, empty where it is missing."""
-        return ["" if is_missing(text) else text.strip() for text in map(str, self.values.tolist())]
-
-    @cached_property
-    def counts(self) -> Counter[str]:
-        """In how many rows there is each text."""
-        return Counter(filter(None, self.texts))
-
-    @cached_property
-    def numbers(self) -> Counter[str]:
-        """The texts that are numbers, and in how many rows they are."""
-        return Counter({text: count for text, count in self.counts.items() if _is_number(text)})
-
-    def first(self, wrong: Container[str]) -> tuple[str, str]:
-        """Place of the first row whose text is one of these, in words, and the field as it is written."""
-        return self._written(next(row for row, text in enumerate(self.texts) if text in wrong))
-
-    def _written(self, row: int) -> tuple[str, str]:
-        with _opened(self.path) as file:
-            line, fields = next(islice(_records(file), self.below + row, None))
-        return f"{self.path}, line {line}", fields[self.place]
+# ---------------------------------------------------------------------- how a file is written
 
 
-def _columns(path: Path, below: bool, width: int, texts: Collection[int]) -> list[TableColumn]:
+@contextmanager
+def _plain(path: Path) -> Iterator[Path]:
+    """The file, or what it has unpacked to text, as long as that fits into memory.
+
+    Raises:
+        ValueError: it is damaged, would unpack to more, or openpyxl is not installed.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in (".gz", SHEET):
+        yield path
+        return
+    with TemporaryDirectory() as folder:
+        target = Path(folder, "table.csv")
+        try:
+            if suffix == SHEET:
+                _unpack_sheet(path, target)
+            else:
+                size = 0
+                with gzip.open(path) as source, target.open("wb") as unpacked:
+                    while piece := source.read(_PIECE):
+                        check_fits(_BYTES * (size := size + len(piece)), str(path))
+                        unpacked.write(piece)
+        except (OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
+            raise ValueError(f"{path}: cannot be unpacked: {error}") from error
+        yield target
+
+
+def _unpack_sheet(path: Path, target: Path) -> None:
+    if find_spec("openpyxl") is None:
+        raise ValueError(f"{path}: reading it needs openpyxl: pip install 'pyro_fmvae[xlsx]'")
+    import pandas as pd
+
+    with zipfile.ZipFile(path) as archive:
+        check_fits(_BYTES * sum(entry.file_size for entry in archive.infolist()), str(path))
+    sheet = pd.read_excel(path, header=None, dtype=object, engine="openpyxl", keep_default_na=False)
+    sheet.to_csv(target, header=False, index=False)
+
+
+def _described(plain: Path, path: Path) -> tuple[_Text, list[str]]:
+    """How a file of text is written, and notes on what is unusual about it.
+
+    Raises:
+        ValueError: it has a NUL.
+    """
+    notes, encoding = [], "utf-8-sig"
+    with plain.open("rb") as file:
+        start = file.read(2)
+    if start in (b"\xff\xfe", b"\xfe\xff"):
+        encoding = "utf-16"
+        notes.append(f"{path.name} is read as UTF-16")
+    elif plain.stat().st_size:
+        with plain.open("rb") as whole, mmap.mmap(whole.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if content.find(b"\0") >= 0:
+                raise ValueError(f"{path}: not a table of text: it has a NUL")
+        if not _decodes(plain, encoding):
+            encoding = "cp1252" if _decodes(plain, "cp1252") else "latin-1"
+            name = "Windows-1252" if encoding == "cp1252" else "Latin-1"
+            notes.append(f"{path.name} is not UTF-8, and is read as {name}")
+    widths: dict[str, list[int]] = {}
+    for separator in _SEPARATORS:
+        text = _Text(plain, path, encoding, separator)
+        try:
+            widths[separator] = [len(row) for _, row in islice(text.records(), _LOOKED_AT)]
+        except ValueError:
+            widths[separator] = []
+    separator = max(
+        _SEPARATORS, key=lambda one: (len({*widths[one]}) == 1 < widths[one][0], _columns_of(widths[one]))
+    )
+    indexed = _indexed(widths[separator])
+    if separator != ",":
+        notes.append(f"fields of {path.name} are separated by {_called(separator)}")
+    text = _Text(plain, path, encoding, separator, indexed=indexed)
+    if separator != ",":
+        fields = [field for _, row in islice(text.records(), 1, _LOOKED_AT) for field in row]
+        points = sum(is_decimal(field) for field in fields)
+        if sum(map(bool, map(_COMMA.fullmatch, fields))) > points:
+            notes.append(f"numbers of {path.name} have decimal commas")
+            text = _Text(plain, path, encoding, separator, ",", indexed)
+    return text, notes
+
+
+def _called(separator: str) -> str:
+    return {";": "semicolons", "\t": "tabs", "|": "bars"}[separator]
+
+
+def _indexed(widths: Sequence[int]) -> bool:
+    """Tell whether all rows but the first have one field more than that."""
+    return len(widths) > 1 and widths[0] > 0 and {*widths[1:]} == {widths[0] + 1}
+
+
+def _columns_of(widths: Sequence[int]) -> int:
+    """How many columns there are if all rows are of one width; 1 if they are not."""
+    return widths[-1] if len({*widths}) == 1 or _indexed(widths) else 1
+
+
+def _decodes(path: Path, encoding: str) -> bool:
+    with path.open(encoding=encoding, newline="") as file:
+        try:
+            while file.read(_PIECE):
+                pass
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
+def _columns(text: _Text, below: bool, width: int, texts: Collection[int]) -> list[_Field]:
     """Parse the columns of a table.
 
     Args:
-        path: of the table.
+        text: of the table.
         below: leave the first record out.
         width: number of columns.
         texts: places of columns in which numbers are kept as they are written.
 
     Raises:
-        ValueError: rows of other lengths, a NUL, or another encoding.
+        ValueError: rows of other lengths, or another encoding.
     """
     import pandas as pd  # takes half a second
 
+    lines = 0
+    if below:
+        lines = next(text.records())[0]
+
     def parse(**options: Any) -> pd.DataFrame:
-        with _opened(path) as file:
-            if below:
-                next(_records(file))
+        with text.opened() as file:
+            for _ in range(lines):
+                file.readline()
             options |= {"header": None, "low_memory": False, "float_precision": "round_trip"}
+            options |= {"sep": text.separator, "decimal": text.decimal, "index_col": False}
             return pd.read_csv(file, keep_default_na=False, na_values=_MISSING, **options)
 
-    with path.open("rb") as whole, mmap.mmap(whole.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        if content.find(b"\0") >= 0:
-            raise ValueError(f"{path}: not comma separated text: it has a NUL")
     frame, reason = pd.DataFrame(), ""
     try:
         frame = parse(dtype=dict.fromkeys(texts, object) or None)
     except pd.errors.EmptyDataError:
-        return [TableColumn(path, below, place, np.empty(0)) for place in range(width)]
+        return [_Field(text, below, place, np.empty(0)) for place in range(width)]
     except (pd.errors.ParserError, UnicodeDecodeError) as error:
         reason = str(error)
     if frame.shape[1] != width or frame[width - 1].isin([math.nan, ""]).any():
-        with _opened(path) as file:
-            deque(_records(file, width), 0)
+        deque(text.records(width), 0)
     if reason:
-        raise ValueError(f"{path}: not comma separated text: {reason}")
+        raise ValueError(f"{text.source}: not a table of text: {reason}")
     others = [place for place, kind in enumerate(frame.dtypes) if kind.kind not in "iuf"]
     values = [*frame.drop(columns=others).to_numpy(np.float64).T]
     fields = parse(dtype=object, usecols=others) if others else frame  # truth values as they are written
     for place in others:
-        values.insert(place, fields[place].to_numpy())
-    return [TableColumn(path, below, place, one) for place, one in enumerate(values)]
+        found = fields[place].to_numpy()
+        if text.decimal == ",":  # which pandas only converts in columns of numbers
+            found = np.array([_pointed(field) for field in found], dtype=object)
+        values.insert(place, found)
+    return [_Field(text, below, place, one) for place, one in enumerate(values)]
+
+
+def _pointed(field: Any) -> Any:
+    return field.replace(",", ".") if isinstance(field, str) and _COMMA.fullmatch(field) else field
+
+
+# ---------------------------------------------------------------------- the header
 
 
 def _has_header(
-    path: Path,
-    line: int,
-    first: list[str],
-    columns: Sequence[TableColumn],
-    missing: bool,
-    known: Sequence[tuple[str, ...] | None] | None,
-    ignore: Collection[str],
+    first: Sequence[str], columns: Sequence[_Field], plan: Sequence[PlannedColumn], asked: TableOptions
 ) -> bool:
     """Tell whether the first row holds names, not data.
 
-    It does if it has words alone, and not each of them is a value of its column. (A word that stands in a
-    column of numbers again is a name: files with headers have been joined.) It does if a column's name begins
-    with ``label:``; and if, behind words that are no values of their columns, it has different whole numbers
-    that do not fit theirs, such as years: they are out of the range of what is below, or that is no whole
-    numbers. If it has different whole numbers alone, it does if one of them is above a column of words.
-
-    Raises:
-        ValueError: it has numbers, and what may be names.
+    It does unless every entry of it looks like its column: a number above numbers, a word that occurs again
+    below. (A word that stands in a column of numbers again is a name: files with headers have been joined.)
+    Missing entries say nothing, and neither do words above words that all differ where there are numbers in
+    the row. Numbers are names if all of them are different whole ones that do not fit their columns beside
+    words, or years in order.
     """
-    if any(field.strip().startswith(LABEL) for field in first):
+    if asked.header is not None:
+        return asked.header
+    names = [field.strip() for field in first]
+    if any(name.startswith(LABEL) for name in names) or {*asked.labels}.intersection(names):
         return True
-    filled = [
-        place
-        for place, field in enumerate(first)
-        if not (missing and is_missing(field)) and str(place + 1) not in ignore
-    ]
-    texts = [place for place in filled if not _is_number(first[place])]
+    wanted = [column.name for column in plan if not column.ignored]
+    if any(wanted) and {*wanted} <= {*names}:
+        return True
+    if plan and not any(wanted) and len(plan) == len(first):
+        return not any(_fits(column, name) for column, name in zip(plan, names, strict=True) if name)
+    filled = [place for place, name in enumerate(names) if name.lower() not in MARKS]
+    numbers = [place for place in filled if _is_number(names[place])]
+    words = [place for place in filled if place not in numbers]
+    if not numbers:
+        return bool(words) and not all(_is_value(names[place], columns[place]) for place in words)
+    if any(columns[place].counts and not columns[place].numbers for place in numbers):
+        return True  # a number above words
+    wholes = {float(names[place]) for place in numbers}
+    whole = len(wholes) == len(numbers) and all(map(float.is_integer, wholes))
+    out = whole and all(_is_out_of_place(float(names[place]), columns[place].numbers) for place in numbers)
+    if not words:
+        years = [float(names[place]) for place in numbers]
+        return len(years) > 2 and out and years == sorted(years) and all(year in _YEARS for year in years)
+    if all(_is_value(names[place], columns[place]) for place in words):
+        return False
+    if all(_is_value(names[place], columns[place]) or _differ(columns[place]) for place in words):
+        return out
+    return True
 
-    def is_value(place: int) -> bool:
-        text, column = first[place].strip(), columns[place]
-        if known is not None and place < len(known) and text in (known[place] or ()):
-            return True
-        return text in column.counts and 2 * column.numbers.total() < column.counts.total()
 
-    if len(texts) == len(filled):
-        return bool(filled) and (known is None or not all(map(is_value, texts)))
-    numbers = [place for place in filled if place not in texts]
-    names = {float(first[place]) for place in numbers}
-    whole = len(names) == len(numbers) and all(map(float.is_integer, names))
-    below = len(columns[0].values) > 0
-    if below and whole and texts == filled[: len(texts)] and not any(map(is_value, texts)):
-        if not texts:
-            above = (place for place in numbers if columns[place].counts and not columns[place].numbers)
-            return known is not None and not all(map(is_value, above))
-        if all(_is_out_of_place(float(first[place]), columns[place].numbers) for place in numbers):
-            return True
-    for place in texts:
-        if known is None or columns[place].numbers == columns[place].counts:
-            raise ValueError(
-                f"{path}, line {line}: expected a row of numbers or a header of names, "
-                f"got {first[place]!r} among numbers{_hint(first[place])}"
-            )
-    return False
+def _fits(column: PlannedColumn, text: str) -> bool:
+    return text in column.words if column.words else _is_number(text) and not column.ignored
+
+
+def _is_value(text: str, column: Entries) -> bool:
+    return text in column.counts and 2 * column.numbers.total() < column.counts.total()
+
+
+def _differ(column: Entries) -> bool:
+    """Tell whether nearly all words of a column of words differ."""
+    return not column.numbers and len(column.counts) > 0.9 * column.counts.total()
 
 
 def _is_out_of_place(number: float, numbers: Counter[str]) -> bool:
@@ -316,6 +485,21 @@ def _is_out_of_place(number: float, numbers: Counter[str]) -> bool:
     return not there or not min(there) <= number <= max(there) or 2 * whole < there.total()
 
 
+def _unique(names: Sequence[str]) -> tuple[list[str], str]:
+    """Make names of columns different, as pandas does, and say which were not."""
+    taken, seen, found = {*names}, set[str](), list[str]()
+    for place, name in enumerate(names):
+        new = base = name or (f"column {place + 1}" if place else "index")
+        numbers = count(1)
+        while new in seen or (new != name and new in taken):
+            new = f"{base}.{next(numbers)}"
+        seen.add(new)
+        found.append(new)
+    pairs = zip(names, found, strict=True)
+    renamed = [f"{name!r} is {new!r}" for name, new in pairs if name and name != new]
+    return found, f"names of columns are there more than once: {some_of(renamed)}" if renamed else ""
+
+
 def check_different_names(names: Iterable[str], source: str) -> None:
     """Raise ValueError if two columns have the same name."""
     name, count = next(iter(Counter(names).most_common(1)), ("", 1))
@@ -323,23 +507,15 @@ def check_different_names(names: Iterable[str], source: str) -> None:
         raise ValueError(f"{source}: expected different names of columns, got {name!r} twice")
 
 
-def _note_on_header(name: str, titles: Sequence[str], first: Sequence[str]) -> str:
-    """Describe what is odd about the first row of a table; "" if nothing is.
-
-    Args:
-        name: of the file.
-        titles: names of the columns of features; none if there is no header.
-        first: the fields of the first row.
-    """
+def _note_on_header(name: str, titled: bool, first: Sequence[str]) -> str:
+    """Describe what is odd about the first row of a table; "" if nothing is."""
     numbers = [field for field in first if _is_number(field)]
-    if not titles:
+    if not titled:
         why = "there are numbers in its first row" if numbers else "its first row has values of its columns"
-        return f"{name} has no header, as {why}"
-    notes = (
-        [f"the first row of {name} is its header, as its numbers do not fit the columns"] if numbers else []
-    )
-    if nameless := ", ".join(str(number) for number, title in enumerate(titles, 1) if not title):
-        notes.append(f"{name} has columns without a name, which are features: {nameless}")
+        return f"{name} has no header, as {why}; --header yes reads its first row as one"
+    notes = [f"the first row of {name} is its header, though it has numbers"] if numbers else []
+    if nameless := ", ".join(str(number) for number, title in enumerate(first, 1) if not title.strip()):
+        notes.append(f"{name} has columns without a name: {nameless}")
     return "; ".join(notes)
 
 
@@ -351,121 +527,20 @@ def _is_number(field: str) -> bool:
     return True
 
 
-def features(
-    columns: Sequence[TableColumn],
-    missing: bool,
-    ignore: Collection[str],
-    unseen: dict[str, Counter[str]] | None,
-) -> tuple[np.ndarray, tuple[tuple[str, ...], ...], tuple[int, ...]]:
-    """The numbers of columns [n, D], names of their categories, empty without words, and the columns ignored.
-
-    Args and errors are those of :func:`read_csv`.
-    """
-    x = np.empty((len(columns[0].values), len(columns)))
-    found, ignored = [], []
-    for place, column in enumerate(columns):
-        column.number = place + 1
-        left = not {column.name, str(column.number)}.isdisjoint(ignore)
-        if left:
-            ignored.append(place)
-        try:
-            x[:, place], words = _feature(column, missing, None if left else unseen)
-        except ValueError:
-            if not left:
-                raise
-            x[:, place], words = math.nan, ()
-        found.append(words)
-    return x, tuple(found) if any(found) else (), tuple(ignored)
-
-
-def _feature(
-    column: TableColumn, missing: bool, unseen: dict[str, Counter[str]] | None
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The numbers of a column, or those of its categories with their names; fields may be ``missing``."""
-    if not column.words and column.values.dtype.kind == "f":
-        wrong = np.isinf(column.values) if missing else ~np.isfinite(column.values)
-        if not wrong.any():
-            return column.values, ()
-    words = column.counts - column.numbers
-    if column.words or (words and column.words is not None):
-        return _categories(column, words, unseen)
-    if unseen is not None and 0 < 2 * words.total() <= column.counts.total():
-        unseen[str(column)] = words
-    else:
-        words.clear()
-    if faulty := {text for text in {*column.texts} if text not in words and _fault(column, text, missing)}:
-        where, field = column.first(faulty)
-        raise ValueError(f"{where}{column.beside}: {_fault(column, field, missing)}")
-    known = {text: float(text) for text in column.counts if text not in words}
-    return np.array([known.get(text, math.nan) for text in column.texts]), ()
-
-
-def _categories(
-    column: TableColumn, words: Counter[str], unseen: dict[str, Counter[str]] | None
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The numbers of the categories of a column and their names.
-
-    Args:
-        column: to read.
-        words: its texts that are no numbers.
-        unseen: see :func:`read_csv`.
-    """
-    found = column.words or tuple(sorted(column.counts))
-    if not column.words:
-        if 2 * words.total() <= column.counts.total():
-            where, field = column.first(words)
-            raise ValueError(
-                f"{where}: expected a number in {column}, "
-                f"got {field.strip()!r}{_hint(field) or '; leave the field empty if it is unknown'}"
-            )
-        if len(found) > MOST_LEVELS:
-            raise ValueError(
-                f"{column.path}: {column} has {len(found):,} different words, at most {MOST_LEVELS} can be "
-                f"categories{column.advice}"
-            )
-        if len(column.values) >= _FEW and len(found) == column.counts.total():
-            raise ValueError(f"{column.path}: {column} has another word in every row{column.advice}")
-    numbers = {text: float(number) for number, text in enumerate(found)}
-    other = Counter({text: count for text, count in column.counts.items() if text not in numbers})
-    if other and unseen is None:
-        where, field = column.first(other)
-        raise ValueError(f"{where}: expected one of {', '.join(found)} in {column}, got {field!r}")
-    if other and unseen is not None:
-        unseen[str(column)] = other
-    return np.array([numbers.get(text, math.nan) for text in column.texts]), found
-
-
-def _fault(column: TableColumn, field: str, missing: bool) -> str:
-    """Say what is wrong with a field as a number; "" if nothing is."""
-    if missing and is_missing(field):
-        return ""
-    try:
-        value = float(field)
-    except ValueError:
-        return f"expected a number, got {field!r}{_hint(field) or ('' if missing else column.mixture)}"
-    if math.isinf(value) or (math.isnan(value) and not missing):
-        return f"expected a finite number, got {field!r}{column.mixture if math.isnan(value) else ''}"
-    return ""
-
-
-def _hint(field: str) -> str:
-    """Return a hint for the error message if a field looks like several fields."""
-    several = any(separator in field.strip() for separator in ";\t|")
-    return "; fields are separated by commas" if several else ""
+# ---------------------------------------------------------------------- labels
 
 
 def _labels(
-    column: TableColumn, source: str, known: tuple[str, ...], left_out: Counter[str] | None
+    column: _Field, source: str, known: tuple[str, ...], left_out: Counter[str] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The labels of a column, int64 [n], and the names of their values if these are words."""
-    words = column.counts.keys() - column.numbers
-    if (known or words) and not any(map(_hint, words)):
+    if known or column.counts.keys() - column.numbers:
         texts = ["" if text == "-1" else text for text in column.texts]
         values = known or find_values(texts, source)
         return code(texts, values, source, left_out), values
     if wrong := {text for text in column.counts if _label_fault(text)}:
         where, field = column.first(wrong)
-        raise ValueError(f"{where}{column.beside}: {_label_fault(field)}")
+        raise ValueError(f"{where}: {_label_fault(field)}")
     return np.array([int(text or -1) for text in column.texts], dtype=np.int64), ()
 
 
@@ -474,9 +549,7 @@ def _label_fault(field: str) -> str:
     try:
         value = int(field)
     except ValueError:
-        return (
-            f"expected an integer label, got {field!r}{DECIMAL_HINT if is_decimal(field) else _hint(field)}"
-        )
+        return f"expected an integer label, got {field!r}{DECIMAL_HINT if is_decimal(field) else ''}"
     if value < -1:
         return f"expected a label >= -1, where -1 is unknown, got {value}"
     return f"expected a label of {LARGEST_LABEL} at most, got {value}" if value > LARGEST_LABEL else ""

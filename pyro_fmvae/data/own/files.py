@@ -1,17 +1,20 @@
 """Data sets in a person's own files and folders."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from pyro_fmvae.data.column_plan import PlannedColumn
 from pyro_fmvae.data.count_table import CountOptions
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.image_cache import measure, read_pixels
-from pyro_fmvae.data.loader import SparseOptions
+from pyro_fmvae.data.loader import SparseOptions, TableOptions
+from pyro_fmvae.data.own.column_file import FORMATS, is_numeric, read_words
+from pyro_fmvae.data.own.csv_file import ENDINGS as TEXTS
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import Folder, code, find_values, load_folder, read_folder, split_by_folders
 from pyro_fmvae.data.own.in_memory import InMemory
@@ -26,7 +29,7 @@ from pyro_fmvae.data.own.on_disk import (
     split_on_disk,
 )
 from pyro_fmvae.data.own.pictures import choose_shape, find_images, other_files
-from pyro_fmvae.data.own.raw import Raw, check_columns, warn_unseen
+from pyro_fmvae.data.own.raw import Raw, check_columns, check_seen, warn_unseen
 from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.patch_sets import Pictures, greys_of, load_patches, stacked
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
@@ -34,7 +37,7 @@ from pyro_fmvae.data.splitting import SHARE, Splitting, fingerprint, split_finge
 
 READERS = {
     ".npz": read_npz,
-    ".csv": read_csv,
+    **dict.fromkeys(TEXTS, read_csv),
     **dict.fromkeys((CELLS, *SUFFIXES), read_whole),
 }
 """Readers by the suffix of the file."""
@@ -43,36 +46,39 @@ READERS = {
 def read(
     path: Path | InMemory,
     missing: bool = False,
-    levels: Sequence[tuple[str, ...]] | None = None,
+    asked: TableOptions | None = None,
+    plan: Sequence[PlannedColumn] = (),
     values: Mapping[str, tuple[str, ...]] | None = None,
     left_out: dict[str, Counter[str]] | None = None,
-    ignore: Collection[str] = (),
     counts: CountOptions | None = None,
     unseen: dict[str, Counter[str]] | None = None,
+    batches: Sequence[str] = (),
 ) -> Raw:
     """Read a file by its suffix, or what Python holds.
 
     Args:
         path: the file, or the data.
-        missing: accept missing numbers, as NaN.
-        levels: of a .csv file: see `read_csv`; of the batches of a .h5ad file: see `open_h5ad`.
-        values, left_out, ignore, unseen: of a .csv file: see `read_csv`.
+        missing: accept missing numbers in arrays, as NaN; tables may have them.
+        asked, plan, values, left_out, unseen: of a table: see `read_csv`.
         counts: where counts and batches are in a .h5ad file.
+        batches: of such a file: see `open_h5ad`.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: an unknown suffix, or contents that the reader refuses.
     """
     if isinstance(path, InMemory):
-        return path.read(missing, levels is not None, ignore)
+        return path.read(missing, asked, plan, unseen)
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"{path}: expected a file that ends in {' or '.join(READERS)}")
     if reader is read_csv:
-        return read_csv(path, missing, levels, values, left_out, ignore, unseen)
+        return read_csv(path, asked, plan, values, left_out, unseen)
+    if path.suffix.lower() in FORMATS and not is_numeric(path):
+        return read_words(path, asked, plan, values, left_out, unseen)
     if reader is read_whole:
-        return read_whole(path, missing, counts, levels[-1] if levels else ())
-    return reader(path, missing)
+        return read_whole(path, missing, counts, batches)
+    return read_npz(path, missing)
 
 
 def load_file(
@@ -110,11 +116,13 @@ def load_file(
         return load_patches(open_pictures(path), preprocessing.patches), ()
     if is_folder(path):
         return load_folder(path, preprocessing, label_names, value_names, left_out)
-    levels = preprocessing.levels or None
     values = dict(zip(label_names, value_names, strict=False))
     counts = None if preprocessing.counts is None else preprocessing.counts.options
-    batches = levels[-1] if levels and counts is not None else ()
-    if (opened := open_file(path, None, values, left_out, counts, batches)) is not None:
+    batches = preprocessing.levels[-1] if preprocessing.levels and counts is not None else ()
+    if (
+        not preprocessing.plan
+        and (opened := open_file(path, None, values, left_out, counts, batches)) is not None
+    ):
         opened = opened._replace(labels=_numbered(opened, values, path, left_out))
         check_columns(preprocessing.column_names, opened.column_names, str(path))
         if preprocessing.powers is not None and preprocessing.powers.coded:
@@ -124,18 +132,21 @@ def load_file(
                     found.setdefault(column, Counter()).update(numbers)
             warn_unseen(found, str(path))
         return opened.split(preprocessing), opened.label_names
-    ignore = [str(column + 1) for column in preprocessing.ignored]
-    unseen: dict[str, Counter[str]] | None = {} if preprocessing.missing else None
-    raw = read(path, preprocessing.allows_missing, levels, values, left_out, ignore, counts, unseen)
+    unseen: dict[str, Counter[str]] = {}
+    plan = preprocessing.plan
+    asked = TableOptions(labels=tuple({*label_names} - {column.name for column in plan}))
+    raw = read(path, preprocessing.allows_missing, asked, plan, values, left_out, counts, unseen, batches)
     raw = raw._replace(labels=_numbered(raw, values, path, left_out))
     check_columns(preprocessing.column_names, raw.column_names, str(path))
-    warn_unseen((unseen or {}) | preprocessing.unseen(raw.x), str(path))
+    if unseen and counts is not None:
+        check_seen(unseen, preprocessing.levels, str(path))
+    warn_unseen(unseen | preprocessing.unseen(raw.x), str(path))
     return _split(raw, preprocessing, source=_source(path)), raw.label_names
 
 
 def _source(path: Path | InMemory) -> str:
     """Observations of a file in messages."""
-    return str(path) if _file(path).suffix.lower() == ".csv" else f"{path}: 'x'"
+    return str(path) if _file(path).suffix.lower() in TEXTS else f"{path}: 'x'"
 
 
 def _file(path: Path | InMemory) -> Path:
@@ -178,7 +189,7 @@ def split_file(
     Args:
         path: a file whose ending is one of `READERS`, or what Python holds.
         seed: of the permutation that makes the splits, at least 0.
-        options: of these, `as_is`, `mixed`, `ignore` and `counts`. The first two hold the rows in memory.
+        options: of these, `as_is`, `mixed`, `table` and `counts`. The first two hold the rows in memory.
         splitting: other shares.
         in_memory: whether its rows are held in memory: see `open_file`.
 
@@ -194,8 +205,12 @@ def split_file(
             raise ValueError("in_memory: this model learns from all rows at once, and holds them in memory")
     elif isinstance(path, Path) and (opened := open_file(path, in_memory, counts=counts)) is not None:
         return split_on_disk(opened, seed, splitting, counts)
-    words = mixed or (counts is not None and counts.batch_column is not None)
-    raw = read(path, as_is or mixed, () if words else None, ignore=options.ignore, counts=counts)
+    asked = options.table
+    if not mixed:
+        asked = replace(asked, rest="plain")
+    raw = read(path, as_is or mixed, asked, counts=counts)
+    if raw.plan and not mixed:
+        _check_numbers(raw, counts, as_is, str(path))
     staying = splitting.staying(raw.labels)
     expected = f"{path}: expected at least 3 rows"
     train, valid, test = split_rows(len(raw.x), seed, expected, splitting, staying)
@@ -203,7 +218,8 @@ def split_file(
     if counts is not None:
         described = raw.column_names, raw.levels, source
         preprocessing = fit_counts([raw.x], raw.x.shape, train, counts, *described)
-    elif as_is and _file(path).suffix.lower() != ".csv":
+        preprocessing = replace(preprocessing, plan=raw.plan)
+    elif as_is and not raw.plan:
         preprocessing = Preprocessing(Kind.REAL, raw.x.shape[1:])
     else:
         preprocessing = _fit(raw, train, as_is or mixed, source, mixed)
@@ -219,6 +235,25 @@ def split_file(
         fingerprint=split_fingerprint(fingerprint(raw.x), staying),
         note=raw.note,
     )
+
+
+def _check_numbers(raw: Raw, counts: CountOptions | None, missing: bool, source: str) -> None:
+    """Raise ValueError unless the columns of a table are numbers, but for a batch, without gaps if asked."""
+    batch = None if counts is None else counts.batch_column
+    if batch is not None and batch not in (*raw.column_names, *map(str, range(1, len(raw.plan) + 1))):
+        return  # which the table of counts refuses
+    for number, column in enumerate(raw.plan, 1):
+        if batch in (column.name, str(number)):
+            continue
+        if counts is not None and column.words:
+            raise ValueError(
+                f"{source}: expected counts in column {column.name or number!r}, got {column.words[0]!r}"
+            )
+        if column.words or (not missing and np.isnan(raw.x[:, number - 1]).any()):
+            raise ValueError(
+                f"{source}: expected numbers alone, got words or gaps in column {column.name or number!r}; "
+                f"{'model=' + repr('mixture') if source == 'data' else '--model mixture'} takes them"
+            )
 
 
 def split_folder(
@@ -306,7 +341,7 @@ def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str, unskew: bool =
         return Preprocessing(Kind.BINARY, x.shape[1:])
     if x.ndim == 2 and x.dtype != np.uint8:
         return Preprocessing.standardizing(
-            x[train], missing, source, raw.column_names, raw.levels, unskew, raw.ignored, x
+            x[train], missing, source, raw.column_names, raw.levels, unskew, raw.ignored, x, raw.plan
         )
     return Preprocessing(Kind.IMAGE, x.shape[1:])
 

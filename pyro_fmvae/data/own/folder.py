@@ -12,11 +12,12 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
+from pyro_fmvae.data.column_plan import is_missing
 from pyro_fmvae.data.dataset import Split
 from pyro_fmvae.data.decoded import user_cache
 from pyro_fmvae.data.image_cache import decode, load_images
 from pyro_fmvae.data.own.pictures import find_images
-from pyro_fmvae.data.own.raw import DECIMAL_HINT, is_decimal, is_missing, some_of
+from pyro_fmvae.data.own.raw import DECIMAL_HINT, is_decimal, some_of
 from pyro_fmvae.data.preprocessing import Kind, Preprocessing
 from pyro_fmvae.files.untrusted import check_printable, read_text
 

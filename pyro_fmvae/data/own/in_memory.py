@@ -3,10 +3,8 @@
 import csv
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_fmvae.data.column_transform import column_in_words
-from pyro_fmvae.data.own.csv_file import TableColumn, check_different_names, features
+from pyro_fmvae.data.column_plan import Entries, PlannedColumn, is_missing
+from pyro_fmvae.data.loader import TableOptions
+from pyro_fmvae.data.own.csv_file import check_different_names, table_of
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.npz_file import described, raw_of
-from pyro_fmvae.data.own.raw import Raw, is_missing
-from pyro_fmvae.files.untrusted import check_printable
+from pyro_fmvae.data.own.raw import Raw
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,14 +25,16 @@ class InMemory:
     """Arrays or a data frame that Python holds: data like those of a file, of which a run keeps one.
 
     Attributes:
-        x: observations; of a frame with words, None.
+        x: observations; of a frame, None.
         columns: of a frame, by name.
         labels: texts of the values of each label, '' where one is unknown.
+        kinds: of columns of a frame whose dtype tells, by name.
     """
 
     x: np.ndarray | None
     columns: Mapping[str, np.ndarray]
     labels: Mapping[str, list[str]]
+    kinds: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, data: Any, labels: Any = None) -> "InMemory":
@@ -62,16 +62,16 @@ class InMemory:
         elif labels is not None:
             named = _label_columns(labels)
         chosen = {name: [_label(value) for value in values.tolist()] for name, values in named.items()}
-        numbers = [_numbers(values) for values in columns.values()]
-        known = [column for column in numbers if column is not None]
-        x = None if len(known) < len(numbers) else np.stack(known, 1) if known else _array(data, "data")
-        if x is not None and not columns and x.dtype == object:
+        x = None if columns else _array(data, "data")
+        if x is not None and x.dtype == object:
             raise ValueError("data: expected an array of numbers, or a data frame, got dtype object")
         rows = len(next(iter(columns.values()))) if x is None else len(x) if x.ndim else 0
         for texts in chosen.values():
             if rows and len(texts) != rows:
                 raise ValueError(f"labels: expected {rows:,} values, one per row of data, got {len(texts):,}")
-        return cls(x, columns, chosen)
+        dtypes = {name: str(getattr(data[name], "dtype", "")) for name in names_of(data)}
+        kinds = tuple((str(name), "category") for name, dtype in dtypes.items() if dtype == "category")
+        return cls(x, columns, chosen, tuple(kind for kind in kinds if kind[0] in columns))
 
     def __str__(self) -> str:
         return "data"
@@ -81,34 +81,42 @@ class InMemory:
         """Name of the file that a run keeps."""
         return Path("data.csv" if self.x is None else "data.npz")
 
-    def read(self, missing: bool = False, words: bool = False, ignore: Collection[str] = ()) -> Raw:
+    def read(
+        self,
+        missing: bool = False,
+        asked: TableOptions | None = None,
+        plan: Sequence[PlannedColumn] = (),
+        unseen: dict[str, Counter[str]] | None = None,
+    ) -> Raw:
         """The contents, as those of the file that :meth:`write` writes.
 
         Args:
-            missing: accept missing numbers.
-            words: accept columns of words.
-            ignore: columns of words or numbers, by name or by number from 1, that are left out.
+            missing: accept missing numbers in arrays.
+            asked, plan, unseen: of a data frame: see :func:`~pyro_fmvae.data.own.csv_file.read_csv`.
 
         Raises:
             ValueError: contents that the reader of that file refuses.
         """
         if self.x is not None:
             return raw_of(self._arrays(), "data", missing)
-        columns = [_FrameColumn(name, values, () if words else None) for name, values in self.columns.items()]
-        x, levels, ignored = features(columns, missing, ignore, None)
-        names = tuple(self.columns)
-        check_printable(chain(names, *levels), "data")
-        arrays = described(self._described(), x.shape, "data") | {"column_names": names}
-        return Raw(x, **arrays, levels=levels, ignored=ignored)
+        asked = asked or TableOptions()
+        for name, values in self.columns.items():
+            if name not in asked.ignore:
+                _check_single(name, values)
+        columns = [entries_of(name, values) for name, values in self.columns.items()]
+        raw = table_of(columns, "data", asked, plan, unseen)
+        return raw._replace(
+            **described(self._described(), raw.x.shape, "data") | {"column_names": raw.column_names}
+        )
 
     def write(self, folder: Path) -> Path:
-        """Write the data as ``data.npz``; a frame with words among its features as ``data.csv``."""
+        """Write arrays as ``data.npz``, and a frame as ``data.csv``."""
         path = folder / self.file
         if self.x is not None:
             with path.open("wb") as file:
                 np.savez(file, **self._arrays())
             return path
-        texts = {name: [_text(value) for value in values.tolist()] for name, values in self.columns.items()}
+        texts = {name: [_word(value) for value in values.tolist()] for name, values in self.columns.items()}
         texts |= {f"label:{name}": values for name, values in self.labels.items()}
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
@@ -117,9 +125,8 @@ class InMemory:
         return path
 
     def _arrays(self) -> dict[str, Any]:
-        """Observations, names of columns, and labels: see :func:`read_npz`."""
-        columns = {"column_names": np.array(list(self.columns))} if self.columns else {}
-        return {"x": self.x, **columns, **self._described()}
+        """Observations and labels: see :func:`read_npz`."""
+        return {"x": self.x, **self._described()}
 
     def _described(self) -> dict[str, Any]:
         if not self.labels:
@@ -130,86 +137,30 @@ class InMemory:
         return arrays | ({"value_names": _padded(list(values.values()))} if any(values.values()) else {})
 
 
-class _FrameColumn(TableColumn):
-    mixture = "; model='mixture' takes missing entries and words"
-
-    def __init__(self, name: str, values: np.ndarray, words: tuple[str, ...] | None) -> None:
-        numbers = _numbers(values)
-        if numbers is None:
-            numbers = np.array([_text(value) for value in values.tolist()], dtype=object)
-        super().__init__(Path("data"), False, 0, numbers)
-        self.name, self.words, self._held = name, words, values
-
-    @property
-    def beside(self) -> str:
-        return f" of {self}"
-
-    @property
-    def advice(self) -> str:
-        return f"; leave it out with ignore=[{self.name!r}]"
-
-    @cached_property
-    def texts(self) -> list[str]:
-        for row, value in enumerate(self._held.tolist()):
-            if isinstance(value, list | tuple | dict | set | np.ndarray):
-                raise ValueError(
-                    f"data, row {row + 1}: expected a number or a word in {self}, got a "
-                    f"{type(value).__name__}; give each part a column{self.advice.replace(';', ', or', 1)}"
-                )
-        return super().texts
-
-    def _written(self, row: int) -> tuple[str, str]:
-        return f"data, row {row + 1}", str(self.values[row])
+def _check_single(name: str, values: np.ndarray) -> None:
+    """Raise ValueError if an entry of a column holds several values."""
+    for row, value in enumerate(values.tolist() if values.dtype == object else ()):
+        if isinstance(value, list | tuple | dict | set | np.ndarray):
+            raise ValueError(
+                f"data, row {row + 1}: expected a number or a word in column {name!r}, got a "
+                f"{type(value).__name__}; give each part a column, or leave it out with ignore=[{name!r}]"
+            )
 
 
-def as_numbers(
-    rows: np.ndarray,
-    levels: Sequence[tuple[str, ...]],
-    names: Sequence[str] = (),
-    ignored: Collection[int] = (),
-    source: str = "x",
-    unseen: dict[str, Counter[str]] | None = None,
-) -> np.ndarray:
-    """Read rows of numbers and words as :class:`InMemory` and :func:`read_csv` do.
+def entries_of(name: str, values: Any) -> Entries:
+    """A column of a data frame or an array of objects.
 
     Args:
-        rows: [n, D], of any dtype.
-        levels: words of each column [D], which become 0, 1, …; empty for a column of numbers.
-        names: of the columns [D], for messages; empty: they go by their numbers from 1.
-        ignored: columns, from 0, that may hold anything, and become NaN.
-        source: name of the rows in messages.
-        unseen: where unknown words are counted, and words in columns where at least half of the values are
-            numbers, by column; they are NaN. None: they are errors.
-
-    Returns:
-        float64 [n, D], NaN where a value is missing.
-
-    Raises:
-        ValueError: another number of columns, an unknown word, or a word among numbers; it names the column.
+        name: of the column.
+        values: an array or a series [n]. Missing are NaN, None, and what data frames have for them.
     """
-    if rows.shape[1] != len(levels):
-        raise ValueError(f"{source}: expected {len(levels)} columns, got {rows.shape[1]}")
-    found = np.full(rows.shape, math.nan)
-    for column, words in enumerate(levels):
-        known = {word: number for number, word in enumerate(words)}
-        other: Counter[str] = Counter()
-        for row, value in enumerate([] if column in ignored else rows[:, column].tolist()):
-            text = _text(value)
-            if is_missing(text):
-                continue
-            try:
-                word = text if text in known else str(value)  # truth values are words, too
-                found[row, column] = known[word] if words else float(value)
-            except (KeyError, TypeError, ValueError):
-                other[text] += 1
-        title = column_in_words(column, names)
-        numbers = np.count_nonzero(~np.isnan(found[:, column]))
-        if other and (unseen is None or (not words and other.total() > numbers)):
-            wanted = f"one of {', '.join(words)}" if words else "a number"
-            raise ValueError(f"{source}: expected {wanted} in {title}, got {next(iter(other))!r}")
-        if other and unseen is not None:
-            unseen[title] = other
-    return found
+    column = _dated(np.asarray(values))
+    numbers = _numbers(column) if column.dtype.kind in "iufO" else None
+    if numbers is not None and (
+        column.dtype.kind != "O" or not any(isinstance(value, str) for value in column)
+    ):
+        return Entries(name, numbers)
+    return Entries(name, np.array([_word(value) for value in column.tolist()], dtype=object))
 
 
 def _are_names(labels: Any) -> bool:
@@ -239,11 +190,12 @@ def _columns(frame: Any, source: str) -> dict[str, np.ndarray]:
     """Columns of a data frame by name; raises ValueError if two have the same."""
     names = names_of(frame)
     check_different_names(map(str, names), source)
-    columns = {str(name): np.asarray(frame[name]) for name in names}
-    for name, values in columns.items():
-        if values.dtype.kind in "mM":  # dates and times are words, of which NaT is none
-            columns[name] = values.astype(f"{values.dtype.kind}8[us]").astype(object)
-    return columns
+    return {str(name): _dated(np.asarray(frame[name])) for name in names}
+
+
+def _dated(values: np.ndarray) -> np.ndarray:
+    """An array, with dates and times as Python's objects, of which NaT is none."""
+    return values.astype(f"{values.dtype.kind}8[us]").astype(object) if values.dtype.kind in "mM" else values
 
 
 def _numbers(values: np.ndarray) -> np.ndarray | None:
@@ -277,16 +229,17 @@ def _padded(rows: Sequence[Sequence[str]]) -> np.ndarray:
     return np.array([[*row, *[""] * (width - len(row))] for row in rows])
 
 
-def _text(value: Any) -> str:
-    """A value as text; '' if it is missing. A truth value is 0 or 1."""
-    return "" if _missing(value) else str(int(value) if isinstance(value, bool) else value).strip()
+def _word(value: Any) -> str:
+    """A value as text; '' if it is missing."""
+    return "" if _missing(value) else str(value).strip()
 
 
 def _label(value: Any) -> str:
     """A label's value as text; '' if it is unknown. 1.0 is 1, as frames have no integers beside gaps."""
     if _missing(value) or value == -1 or (isinstance(value, str) and is_missing(value)):
         return ""
-    return _text(int(value) if isinstance(value, float) and value.is_integer() else value)
+    whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
+    return _word(int(value) if whole else value)
 
 
 def _missing(value: Any) -> bool:

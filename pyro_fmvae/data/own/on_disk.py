@@ -12,7 +12,7 @@ from pyro_fmvae.data.array_file import ArrayFile, FileRows, RowArray, open_membe
 from pyro_fmvae.data.count_table import CountOptions, CountTable
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.npz_arrays import read_arrays
-from pyro_fmvae.data.own.column_file import FORMATS, decode_columns, read_labels
+from pyro_fmvae.data.own.column_file import FORMATS, decode_columns, is_numeric, read_labels
 from pyro_fmvae.data.own.h5ad_file import LARGE, DenseRows, open_h5ad
 from pyro_fmvae.data.own.npz_file import OPTIONAL, check_shape, described
 from pyro_fmvae.data.own.raw import Raw
@@ -92,6 +92,10 @@ def open_file(
         if isinstance(rows, DenseRows) and in_memory is None and rows.nbytes < LARGE:
             return None
         return OnDisk(path, rows, **described_by)
+    if suffix in FORMATS and not is_numeric(path):
+        if in_memory is False:
+            raise ValueError(f"in_memory: {path} has columns of words, and is read whole")
+        return None
     if suffix in FORMATS:
         x, columns = decode_columns(path)
         return OnDisk(path, x, **read_labels(path, values or {}, left_out), column_names=columns)

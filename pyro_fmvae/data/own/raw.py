@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pyro_fmvae.data.column_plan import PlannedColumn
+
 logger = logging.getLogger("pyro_fmvae")
 
 DECIMAL_HINT = "; to learn from decimal numbers make them a few classes, such as low and high"
@@ -38,12 +40,9 @@ class Raw(NamedTuple):
     note: str = ""
     """Sentence on what was done to `x`; empty: nothing."""
     ignored: tuple[int, ...] = ()
-    """Columns of `x`, from 0, that were asked to be ignored: NaN where they could not be read."""
-
-
-def is_missing(field: str) -> bool:
-    """True for an empty field and the usual marks of what is missing."""
-    return field.strip().lower() in {"", "na", "n/a", "nan", "?"}
+    """Columns of `x`, from 0, that models leave out: NaN where they are no numbers."""
+    plan: tuple[PlannedColumn, ...] = ()
+    """Plan of the columns of a table that is read by columns; none of an array."""
 
 
 def is_decimal(text: str) -> bool:
@@ -83,6 +82,20 @@ def warn_unseen(unseen: Mapping[str, Counter[str]], source: str) -> None:
         verb = "counts" if counts.total() == 1 else "count"
         values = some_of([repr(value) for value in counts])
         logger.warning("%s: %s of %s %s as missing: training had no %s", source, fields, column, verb, values)
+
+
+def check_seen(unseen: Mapping[str, Counter[str]], levels: Sequence[Sequence[str]], source: str) -> None:
+    """Raise ValueError if there are texts that training did not have.
+
+    Args:
+        unseen: as for :func:`warn_unseen`.
+        levels: words of each column.
+        source: name of the data.
+    """
+    for column, counts in unseen.items():
+        known = next((words for words in levels if words), ())
+        expected = f"one of {', '.join(known)}" if known else "a number"
+        raise ValueError(f"{source}: expected {expected} in {column}, got {next(iter(counts))!r}")
 
 
 def some_of(values: Sequence[str], most: int = 5) -> str:

@@ -91,11 +91,19 @@ def _parts(
         markup.section(
             "What was trained", [markup.facts(_facts(evidence, dataset)), _every_option(evidence)]
         ),
+        markup.section("How its columns are read", _plan(evidence)),
         markup.section("Training", [training]),
         *(markup.section(title, [picture(run, name)]) for name, title in TITLES.items()),
         markup.section("Components", _components(run, nearest, note)),
         markup.section("More pictures", [picture(run, name) for name in _others(run)]),
     ]
+
+
+def _plan(evidence: Evidence) -> list[str]:
+    """The plan of a table's columns; nothing if there is none."""
+    titles = {"name": "column", "kind": "kind", "values": "values", "treatment": "treatment", "why": "why"}
+    rows = [[row[name] for name in titles] for row in evidence.report.get("columns", [])]
+    return [markup.table([*titles.values()], rows)]
 
 
 def picture(run: Run, name: str, caption: str | None = None) -> str:

@@ -1,0 +1,448 @@
+"""The plan of a table's columns: what each holds, and how a model takes it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, Final, get_type_hints
+
+import numpy as np
+
+from pyro_fmvae.data.column_transform import ColumnTransform, has_few_integers
+from pyro_fmvae.files.untrusted import check_type
+
+MOST_WORDS: Final = 50
+"""Largest number of categories of a column, the one of all rarer words included."""
+ASIDE: Final = ("id", "text", "constant", "ignored")
+"""Kinds of columns that no model takes."""
+MARKS: Final = ("", "na", "n/a", "nan", "?", "null", "#n/a", "<na>")
+"""What stands for a missing value, in any letter case."""
+_PURE = 0.8  # share of the entries that decides what a column holds
+_DIFFERENT = 0.9  # share of different words from which a column names its rows
+_FEW = 10  # rows, whose words may all differ by chance
+_WORDY = 4  # words of an entry, on average, from which a column of different entries is text
+_TRUTHS = ({"yes", "no"}, {"true", "false"}, {"t", "f"}, {"y", "n"})
+_OF_ROWS = re.compile(r"(|.*[^a-z])(id|index|rownames?|row ?(no|number)?|nr|no|unnamed: 0)", re.IGNORECASE)
+_MONEY = re.compile(
+    r"(?P<open>\()?[-+]?\s*[$€£¥]?\s*[-+]?(\d{1,3}([, ]\d{3})+|\d+)?(\.\d*)?\s*[%$€£¥]?\s*\)?"
+)
+_DAY = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%m-%d-%Y", "%d-%m-%Y", "%m/%d/%y")
+_MORE = ("%d/%m/%y", "%d.%m.%y", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y")
+_FORMATS = ("ISO8601", *_DAY, *_MORE, *(f"{day} {time}" for day in _DAY for time in ("%H:%M", "%H:%M:%S")))
+_DATE = re.compile(r"\d.*[-/.: ].*\d|[A-Za-z]{3,9} \d{1,2}, \d{4}")  # what may be one
+_DAYS = 86_400  # seconds of one
+PARTS: Final[dict[str, tuple[str, ...]]] = {
+    "month": tuple(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]),
+    "weekday": tuple(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]),
+    "hour": tuple(map(str, range(24))),
+}
+"""Parts of a date that a model may take beside it, and their values."""
+
+
+def is_missing(field: str) -> bool:
+    """True for an empty field and the usual marks of what is missing."""
+    return field.strip().lower() in MARKS
+
+
+class Entries:
+    """The entries of a column of a table.
+
+    Args:
+        name: of the column; empty if it has none.
+        values: float64 [n], or texts as they are written, object [n]; NaN is missing.
+        kind: that is asked for; empty: to be found out.
+    """
+
+    def __init__(self, name: str, values: np.ndarray, kind: str = "") -> None:
+        if values.dtype.kind == "f" and np.isinf(values).any():
+            values = values.astype(str).astype(object)  # infinity is a word among numbers
+        self.name, self.values, self.kind = name, values, kind
+
+    @property
+    def numeric(self) -> bool:
+        """True if all of them are numbers."""
+        return self.values.dtype.kind == "f"
+
+    @cached_property
+    def known(self) -> int:
+        """Number of the entries that are not missing."""
+        return int(np.count_nonzero(~np.isnan(self.values))) if self.numeric else self.counts.total()
+
+    @cached_property
+    def different(self) -> int:
+        """Number of different entries."""
+        if self.numeric:
+            return len(np.unique(self.values[~np.isnan(self.values)]))
+        return len(self.counts)
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Text of each entry, empty where it is missing."""
+        if self.numeric:
+            return ["" if math.isnan(value) else f"{value:.15g}" for value in self.values.tolist()]
+        stripped = {text: "" if is_missing(str(text)) else str(text).strip() for text in {*self.values}}
+        return [stripped[text] for text in self.values]
+
+    @cached_property
+    def counts(self) -> Counter[str]:
+        """In how many rows there is each text."""
+        return Counter(filter(None, self.texts))
+
+    @cached_property
+    def numbers(self) -> Counter[str]:
+        """The texts that are numbers, and in how many rows they are."""
+        return Counter({text: count for text, count in self.counts.items() if not math.isnan(_number(text))})
+
+    def by(self, read: Callable[[str], float]) -> np.ndarray:
+        """A number for each entry, by its text; NaN where it is missing."""
+        known = {text: read(text) for text in self.counts} | {"": math.nan}
+        return np.array([known[text] for text in self.texts], dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class PlannedColumn:
+    """How a column of a table is read. The first five are the row of the plan that a person sees."""
+
+    name: str
+    kind: str
+    values: str
+    treatment: str
+    why: str
+    words: tuple[str, ...] = ()
+    """Categories, in the order of their codes; empty for a column of numbers."""
+    other: bool = False
+    """The last category has all other words."""
+    form: str = ""
+    """How a number is written: ``money``, or the format of a date; empty: as usual."""
+    parts: tuple[str, ...] = ()
+    """Parts of a date, out of `PARTS`, that are columns of categories beside it."""
+
+    @property
+    def ignored(self) -> bool:
+        """True if models leave it out. Constant numbers stay: some models take them."""
+        return self.kind in ASIDE and not (self.kind == "constant" and not math.isnan(_number(self.values)))
+
+    @property
+    def features(self) -> dict[str, tuple[str, ...]]:
+        """Columns that stand for it, by name: the words of each, none of a column of numbers."""
+        return {self.name: self.words} | {f"{self.name} {part}".strip(): PARTS[part] for part in self.parts}
+
+    @property
+    def as_texts(self) -> bool:
+        """True if its entries have to be read as they are written."""
+        return bool(self.words or self.form)
+
+    def read(self, entries: Entries) -> tuple[np.ndarray, Counter[str]]:
+        """The numbers or codes of entries, [n, features], and the texts that count as missing."""
+        if self.kind == "date":
+            found = _dates(entries, self.form)
+        elif self.form:
+            found = entries.by(_money)
+        elif not self.words:
+            found = entries.values if entries.numeric else entries.by(_number)
+        else:
+            codes: dict[str, float] = {word: code for code, word in enumerate(self.words)}
+            rest = float(len(self.words) - 1) if self.other else math.nan
+            found = entries.by(lambda text: codes.get(text, rest))
+        lost = Counter[str]()
+        if not self.ignored and found is not entries.values and (gone := np.isnan(found)).any():
+            lost.update(
+                text for text, none in zip(entries.texts, gone.tolist(), strict=True) if none and text
+            )
+        return np.stack([found, *(_part(found, part) for part in self.parts)], 1), lost
+
+
+def plan_of(columns: Sequence[Entries]) -> tuple[PlannedColumn, ...]:
+    """Find out what columns hold, unless their kinds are asked for."""
+    return tuple(_planned(column) for column in columns)
+
+
+def features_of(plan: Sequence[PlannedColumn]) -> dict[str, Any]:
+    """Names of the columns that stand for a plan's, their words, and which of them are ignored.
+
+    Returns:
+        Attributes of :class:`~pyro_fmvae.data.own.raw.Raw`.
+    """
+    found = [(name, words, column.ignored) for column in plan for name, words in column.features.items()]
+    return {
+        "column_names": tuple(name for name, *_ in found) if any(column.name for column in plan) else (),
+        "levels": tuple(words for _, words, _ in found) if any(words for _, words, _ in found) else (),
+        "ignored": tuple(place for place, (*_, ignored) in enumerate(found) if ignored),
+    }
+
+
+def continuous_columns(plan: Sequence[PlannedColumn]) -> list[int]:
+    """Places of the columns that stand for a plan's whose few whole numbers are not categories."""
+    kinds = [column.kind for column in plan for _ in column.features]
+    return [place for place, kind in enumerate(kinds) if kind not in ("integer", "boolean")]
+
+
+def read_columns(
+    plan: Sequence[PlannedColumn], columns: Sequence[Entries], unseen: dict[str, Counter[str]] | None = None
+) -> np.ndarray:
+    """Read the columns of a table by its plan.
+
+    Args:
+        plan: of the columns.
+        columns: their entries, in the order of the plan.
+        unseen: where texts that count as missing are counted, by column.
+
+    Returns:
+        Numbers and codes of categories, float64 [n, D], NaN where one is missing.
+    """
+    found = []
+    for number, (column, entries) in enumerate(zip(plan, columns, strict=True), 1):
+        numbers, lost = column.read(entries)
+        found.append(numbers)
+        if lost and unseen is not None:
+            unseen[f"column '{column.name}'" if column.name else f"column {number}"] = lost
+    return np.concatenate(found, axis=1)
+
+
+def plan_lines(plan: Sequence[Mapping[str, str]]) -> list[str]:
+    """The plan as a table of text.
+
+    Args:
+        plan: ``name``, ``kind``, ``values``, ``treatment`` and ``why`` of each column.
+    """
+    titles = ("column", "kind", "values", "treatment", "why")
+    rows = [titles] + [
+        (row["name"] or str(number), row["kind"], row["values"], row["treatment"], row["why"])
+        for number, row in enumerate(plan, 1)
+    ]
+    widths = [min(max(len(row[place]) for row in rows), 40) for place in range(4)]
+    return [" | ".join([*(f"{row[i]:{widths[i]}}" for i in range(4)), row[4]]) for row in rows]
+
+
+def shown_plan(
+    plan: Sequence[PlannedColumn], transform: ColumnTransform | None = None
+) -> list[dict[str, str]]:
+    """Rows of a plan, as a report keeps them.
+
+    Args:
+        plan: of the columns.
+        transform: of the columns that models take; None: they stay as they are.
+    """
+    rows, place = [], 0
+    for column in plan:
+        row = {name: getattr(column, name) for name in ("name", "kind", "values", "treatment", "why")}
+        if transform is not None and not column.ignored:
+            if values := transform.values[place]:
+                row["treatment"] = f"{len(values)} categories"
+            elif (power := transform.power[place]) != 1:
+                row["treatment"] += f", by a power of {power:g}, as it is skewed"
+        place += len(column.features)
+        rows.append(row)
+    return rows
+
+
+def plan_to_json(plan: Sequence[PlannedColumn]) -> list[dict[str, Any]]:
+    """A plan as a JSON object."""
+    return [asdict(column) for column in plan]
+
+
+def plan_from_json(state: Sequence[Mapping[str, Any]]) -> tuple[PlannedColumn, ...]:
+    """Invert :func:`plan_to_json`.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not what that writes.
+    """
+    lists = ("words", "parts")
+    plan = tuple(PlannedColumn(**{**one, **{name: tuple(one[name]) for name in lists}}) for one in state)
+    for column in plan:
+        for name, hint in get_type_hints(PlannedColumn).items():
+            check_type(name, getattr(column, name), hint)
+        if not {*column.parts} <= {*PARTS}:
+            raise ValueError(f"parts: expected some of {', '.join(PARTS)}, got {column.parts}")
+    return plan
+
+
+# ---------------------------------------------------------------------- what a column holds
+
+
+def _planned(column: Entries) -> PlannedColumn:
+    name, kind, known, different = column.name, column.kind, column.known, column.different
+    missing = len(column.values) - known
+    gaps = f", {missing:,} missing" if missing else ""
+
+    def row(kind: str, values: str, treatment: str, why: str, **more: Any) -> PlannedColumn:
+        why = "asked for" if column.kind else why
+        return PlannedColumn(name, kind, values + gaps, treatment, why, **more)
+
+    if kind == "ignored":
+        plain = _planned(Entries(name, column.values))
+        return replace(plain, kind=kind, treatment="set aside", why="asked for", parts=())
+    if kind == "plain" and len(column.numbers) < len(column.counts):
+        return _category(column, row, "")
+    if kind in ("number", "plain") and different:
+        return _numbers(column, row)
+    if kind in ASIDE:
+        return row(kind, f"{different:,} different", "set aside", "")
+    if different < 2:
+        only = next(iter(column.counts), "none")
+        return replace(
+            row("constant", only, "set aside", ""), values=only, why="it has no two different values"
+        )
+    if not kind and column.numeric:
+        return _numbers(column, row)
+    if kind == "category":
+        return _category(column, row, "")
+    if kind == "date" or (not kind and _may_be_dates(column)):
+        form, share = max(
+            ((form, np.count_nonzero(~np.isnan(_dates(column, form)))) for form in _FORMATS),
+            key=lambda found: found[1],
+        )
+        if share >= _PURE * known or kind == "date":
+            return _date(column, row, form)
+    if column.numbers.total() >= _PURE * known:
+        return _numbers(column, row)
+    money = sum(count for text, count in column.counts.items() if not math.isnan(_money(text)))
+    if money >= _PURE * known:
+        span = _span(column.by(_money))
+        return row("number", span, "number", "amounts or percentages as texts", form="money")
+    return _words(column, row)
+
+
+_Row = Callable[..., PlannedColumn]
+
+
+def _words(column: Entries, row: _Row) -> PlannedColumn:
+    known, different = column.counts.total(), len(column.counts)
+    if {text.lower() for text in column.counts} in _TRUTHS:
+        return row(
+            "boolean",
+            ", ".join(sorted(column.counts)),
+            "2 categories",
+            "two words of a truth value",
+            words=tuple(sorted(column.counts)),
+        )
+    lengths = sum(count * len(text.split()) for text, count in column.counts.items())
+    if different > MOST_WORDS and different > known / 2 and lengths >= _WORDY * known:
+        why = f"{different:,} texts of {lengths / known:.0f} words on average"
+        return row("text", f"{different:,} different", "set aside", why)
+    if known >= _FEW and different >= _DIFFERENT * known:
+        why = f"{different:,} different words in {known:,} entries"
+        return row("id", f"{different:,} different", "set aside", why)
+    return _category(column, row, "words that are repeated")
+
+
+def _category(column: Entries, row: _Row, why: str) -> PlannedColumn:
+    often = [word for word, _ in column.counts.most_common(MOST_WORDS)]
+    often_in_words = ", ".join(often[:3]) + (", …" if len(often) > 3 else "")
+    values = f"{len(column.counts):,} words: {often_in_words}"
+    if len(column.counts) <= MOST_WORDS:
+        return row("category", values, f"{len(often)} categories", why, words=tuple(sorted(often)))
+    often = sorted(often[:-1])
+    rest = column.counts.total() - sum(column.counts[word] for word in often)
+    other = "other" if "other" not in column.counts else "(all others)"
+    number = len(column.counts) - len(often)
+    treatment = f"{MOST_WORDS} categories: the rarest {number:,} words, in {rest:,} rows, are '{other}'"
+    return row("category", values, treatment, why, words=(*often, other), other=True)
+
+
+def _numbers(column: Entries, row: _Row) -> PlannedColumn:
+    found = column.values if column.numeric else column.by(_number)
+    known = found[~np.isnan(found)]
+    words = [] if column.numeric else [text for text in column.counts if text not in column.numbers]
+    lost = sum(column.counts[text] for text in words)
+    listed = ", ".join(repr(word) for word in words[:3]) + (" …" if len(words) > 3 else "")
+    note = f"; {lost:,} entries that are none ({listed}) count as missing" if words else ""
+    span, whole = _span(found), len(known) > 0 and bool((known == np.round(known)).all())
+    distinct = column.different if column.numeric else len(np.unique(known))
+    if not column.kind and whole and distinct == len(found) and distinct >= _FEW:
+        in_order = known.min() in (0, 1) and known.max() - known.min() == distinct - 1
+        if in_order or (column.name and _OF_ROWS.fullmatch(column.name.strip())):
+            why = "whole numbers that count the rows" if in_order else "different numbers, called as an id is"
+            return row("id", span, "set aside", why)
+    if column.kind not in ("number", "plain") and has_few_integers(known):
+        kind = "boolean" if distinct == 2 and {*known} == {0, 1} else "integer"
+        return row(kind, span, "number", f"few different whole numbers{note}")
+    if whole and known.min() >= 0:
+        return row(
+            "count" if column.kind not in ("number", "plain") else "number",
+            span,
+            "number",
+            f"whole numbers{note}",
+        )
+    return row("number", span, "number", f"numbers{note}")
+
+
+def _date(column: Entries, row: _Row, form: str) -> PlannedColumn:
+    days = _dates(column, form)
+    known = days[~np.isnan(days)]
+    first, last = (np.datetime64(int(day * _DAYS), "s").astype(object) for day in (known.min(), known.max()))
+    clock = bool((known % 1).any())
+    parts = []
+    if last.toordinal() - first.toordinal() >= 2 * 365 and len(np.unique(_part(known, "month"))) > 2:
+        parts.append("month")
+    if len(np.unique(np.floor(known))) >= 7 and len(np.unique(_part(known, "weekday"))) > 4:
+        parts.append("weekday")
+    if clock and len(np.unique(_part(known, "hour"))) > 2:
+        parts.append("hour")
+    beside = f", and its {' and '.join(parts)} as categories" if parts else ""
+    values = f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"
+    return row("date", values, f"number of days{beside}", f"dates, {form}", form=form, parts=tuple(parts))
+
+
+def _span(found: np.ndarray) -> str:
+    if np.isnan(found).all():
+        return "none"
+    return f"{np.nanmin(found):.6g} to {np.nanmax(found):.6g}"
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def _money(text: str) -> float:
+    """A number with a sign of money or per cent, or separators of thousands; NaN of another text."""
+    found = _MONEY.fullmatch(text)
+    digits = re.sub(r"[^\d.]", "", text)
+    if found is None or not re.search(r"\d", digits) or bool(found["open"]) != text.endswith(")"):
+        return math.nan
+    return -float(digits) if found["open"] or "-" in text else float(digits)
+
+
+def _may_be_dates(column: Entries) -> bool:
+    known = column.counts.total()
+    likely = sum(count for text, count in column.counts.items() if _DATE.search(text))
+    return not column.numeric and column.numbers.total() < _PURE * known and likely >= _PURE * known
+
+
+def _dates(column: Entries, form: str) -> np.ndarray:
+    """Days since 1970 of entries in a format, float64 [n]; NaN of others."""
+    import pandas as pd
+
+    texts = [*column.counts]
+    try:
+        found = pd.to_datetime(pd.Series(texts, dtype=object), format=form, errors="coerce", utc=True)
+    except (ValueError, OverflowError):
+        return np.full(len(column.values), math.nan)
+    seconds = (found - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
+    days = dict(zip(texts, (seconds / _DAYS).tolist(), strict=True))
+    return column.by(days.__getitem__)
+
+
+def _part(days: np.ndarray, part: str) -> np.ndarray:
+    """The code of a part of dates, float64 [n]; NaN where a date is missing."""
+    import pandas as pd
+
+    dates = pd.Series(pd.to_datetime(days * _DAYS, unit="s"))
+    found = {"month": dates.dt.month - 1, "weekday": dates.dt.weekday, "hour": dates.dt.hour}[part]
+    return found.to_numpy(dtype=np.float64, na_value=math.nan)
+
+
+def date_texts(days: np.ndarray) -> np.ndarray:
+    """Days since 1970 as ISO dates, with the time of day if one has any; '' where one is missing."""
+    known = ~np.isnan(days)
+    unit = "s" if (days[known] % 1).any() else "D"
+    seconds = np.round(np.where(known, days, 0) * _DAYS).astype("datetime64[s]")
+    return np.where(known, np.datetime_as_string(seconds.astype(f"datetime64[{unit}]")), "")
