@@ -33,8 +33,8 @@ def test_an_unknown_name_lists_the_known_ones(data):
     message = (
         "data: expected one of smiley, mnist, mnist-static, fashion-mnist, omniglot, sprites, celeba, "
         "bars-binary, bars-linear, bars-max, scenes, "
-        "an existing file that ends in .npz or .csv or .h5ad or .npy or .zarr or .parquet or .arrow or "
-        ".feather, or a folder of images"
+        "an existing file that ends in .npz or .csv or .tsv or .txt or .gz or .xlsx or .h5ad or .npy or "
+        ".zarr or .parquet or .arrow or .feather, or a folder of images"
     )
     with pytest.raises(ValueError, match=f"{message}, got {data!r}"):
         load(data)
@@ -67,11 +67,9 @@ def test_a_name_is_that_of_a_data_set_and_a_path_is_that_of_a_folder(tmp_path, m
 
 
 def test_a_file_of_another_kind(tmp_path):
-    (tmp_path / "a.txt").write_text("1,2")
-    with pytest.raises(
-        ValueError, match=r"a\.txt: expected a file that ends in \.npz or \.csv or \.h5ad or \.npy"
-    ):
-        load(str(tmp_path / "a.txt"))
+    (tmp_path / "a.dat").write_text("1,2")
+    with pytest.raises(ValueError, match=r"a\.dat: expected a file that ends in \.npz or \.csv or \.tsv"):
+        load(str(tmp_path / "a.dat"))
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def given_rows(preprocessing: Preprocessing, array: Given, strict: bool = False)
         wanted = "numbers" if preprocessing.image else "numbers, or a data frame"
         raise ValueError(f"array: expected {wanted}, got dtype {raw.dtype}")
     if strict or preprocessing.counts is not None:
-        check_seen(unseen, preprocessing.levels, "array")
+        check_seen(unseen, preprocessing.levels, preprocessing.column_names, "array")
     x = preprocessing(raw, "array")
     unseen |= preprocessing.unseen(raw)
     if strict and unseen:

@@ -139,7 +139,7 @@ def load_file(
     raw = raw._replace(labels=_numbered(raw, values, path, left_out))
     check_columns(preprocessing.column_names, raw.column_names, str(path))
     if unseen and counts is not None:
-        check_seen(unseen, preprocessing.levels, str(path))
+        check_seen(unseen, preprocessing.levels, preprocessing.column_names, str(path))
     warn_unseen(unseen | preprocessing.unseen(raw.x), str(path))
     return _split(raw, preprocessing, source=_source(path)), raw.label_names
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pyro_fmvae.data.column_plan import PlannedColumn
+from pyro_fmvae.data.column_transform import column_in_words
 
 logger = logging.getLogger("pyro_fmvae")
 
@@ -84,16 +85,20 @@ def warn_unseen(unseen: Mapping[str, Counter[str]], source: str) -> None:
         logger.warning("%s: %s of %s %s as missing: training had no %s", source, fields, column, verb, values)
 
 
-def check_seen(unseen: Mapping[str, Counter[str]], levels: Sequence[Sequence[str]], source: str) -> None:
+def check_seen(
+    unseen: Mapping[str, Counter[str]], levels: Sequence[Sequence[str]], names: Sequence[str], source: str
+) -> None:
     """Raise ValueError if there are texts that training did not have.
 
     Args:
         unseen: as for :func:`warn_unseen`.
         levels: words of each column.
+        names: of the columns, or none.
         source: name of the data.
     """
+    words_of = {column_in_words(place, names): words for place, words in enumerate(levels)}
     for column, counts in unseen.items():
-        known = next((words for words in levels if words), ())
+        known = words_of.get(column)
         expected = f"one of {', '.join(known)}" if known else "a number"
         raise ValueError(f"{source}: expected {expected} in {column}, got {next(iter(counts))!r}")
 
