@@ -180,9 +180,6 @@ def _read(
         raise ValueError(
             f"{path}, line {line}: label columns need different, non-empty names, got {list(names)}"
         )
-    if absent := [name for name in asked.labels if name not in names and not plan]:
-        listed = ", ".join(header) or "no names"
-        raise ValueError(f"label: expected columns out of {listed}, got {absent[0]!r}")
     features = [place for place in range(len(first)) if place not in label_places]
     if not features:
         raise ValueError(f"{path}, line {line}: all columns are labels; expected at least one feature")

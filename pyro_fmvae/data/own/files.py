@@ -209,6 +209,9 @@ def split_file(
     if not mixed:
         asked = replace(asked, rest="plain")
     raw = read(path, as_is or mixed, asked, counts=counts)
+    if absent := [name for name in asked.labels if name not in raw.label_names]:
+        listed = ", ".join((*raw.column_names, *raw.label_names)) or "no names"
+        raise ValueError(f"label: expected columns out of {listed}, got {absent[0]!r}")
     if raw.plan and not mixed:
         _check_numbers(raw, counts, as_is, str(path))
     staying = splitting.staying(raw.labels)

@@ -5,8 +5,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from pyro_fmvae.data.loader import TableOptions
+from pyro_fmvae.data.loader import SparseOptions, TableOptions
 from pyro_fmvae.data.own.csv_file import read_csv
+from pyro_fmvae.data.own.files import split_file
 from pyro_fmvae.files.memory import at_most
 
 
@@ -280,7 +281,7 @@ def test_what_a_person_says_overrules_the_plan(tmp_path):
     raw = read_csv(path, TableOptions(ignore=("zip",), labels=("note",)))
     assert raw.label_names == ("note",) and raw.value_names == (("0 x", "1 x", "2 x", "3 x"),)
     with pytest.raises(ValueError, match=r"label: expected columns out of zip, .*, got 'sort'"):
-        read_csv(path, TableOptions(labels=("sort",)))
+        split_file(path, 0, SparseOptions(mixed=True, table=TableOptions(labels=("sort",))))
 
 
 # How a file is written
