@@ -149,7 +149,7 @@ class Ranks:
         return [bytes(part[:n].tolist()).decode() for part, n in zip(found, lengths.tolist(), strict=True)]
 
     def of_first(self, function: Callable[[], Any]) -> Any:
-        """What a function returns on rank 0, which alone calls it: something for JSON."""
+        """Call a function on rank 0 alone; its result, something for JSON, on all ranks."""
         with self.agreeing():
             found = function() if self.leads else None
         return found if self.alone else json.loads(self.texts(json.dumps(found))[0])

@@ -588,7 +588,7 @@ class NormalBlockMoments:
         return cls(whole.centred(0, part.dtype, part.natural), part.block)
 
     def centres(self) -> dict[str, Tensor]:
-        """What is subtracted from the value of each site, of its shape."""
+        """The centre of each site, which is subtracted from its value, of its shape."""
         assert self.whole.centre is not None
         return self.block.apart(self.whole.centre)
 

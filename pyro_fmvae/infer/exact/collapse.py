@@ -272,7 +272,7 @@ class IntegratedOver(TorchDistribution):
 
     @property
     def support(self) -> Any:
-        """That of the distribution."""
+        """Support of the distribution."""
         return self._fn.support
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
