@@ -294,7 +294,8 @@ def log_density(
         return fn.density(value, lambda part, piece: log_density(part, piece, evaluate, reused, drawn))
     if isinstance(fn, HiddenMarkov | LinearGaussianChain):
         chain = hidden_chain(fn, value, evaluate)
-        return (chain.log_weight(chain.draw()) if drawn else chain.log_evidence()).to(value.dtype)
+        weight = chain.log_weight(chain.draw()) if drawn else chain.log_evidence()
+        return weight if isinstance(fn, HiddenMarkov) else weight.to(value.dtype)
     if isinstance(fn, LinearDynamics):
         return fn.chain(*expectations(evaluate)).log_weight(value).to(value.dtype)
     if ends := sites_of(list(vars(fn.support).values())):

@@ -680,10 +680,12 @@ def _about_joint(found: Recognised, guide: Trace, name: str, structured: bool) -
         others = [f"'{other}'" for other in part.block.names if other != name]
         return f"jointly with {', '.join(others)}" if others else "jointly"
     if name not in found.joint:
+        if structured and name in found.apart:
+            return f"apart: {found.apart[name]}"
         coupled = sorted(other for pair in found.couplings.normal if name in pair for other in pair - {name})
         if coupled and not found.couplings.discrete:
             return f"too narrow, as '{coupled[0]}' depends on it: AutoConjugate(model, joint='auto')"
-        return f"apart: {found.apart[name]}" if structured and name in found.apart else ""
+        return ""
     precision = found.joint[name][0]
     if getattr(unwrap(guide.nodes[name]["fn"]), "given", None) is not None:
         return f"jointly with '{precision}'"

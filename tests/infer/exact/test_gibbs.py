@@ -407,7 +407,7 @@ def test_plan():
         ("n", "", "observed"),
     ]
     assert plan["alpha"].why == "at once with 'tau'"
-    assert plan["scale"].why.startswith("no closed form as scale of Normal at 'y'")
+    assert "scale of Normal at 'y'" in plan["scale"].why
     hierarchy_plan = ConjugateGibbs(group_means).plan(groups_of(3))
     assert hierarchy_plan["theta"].why == "jointly with 'mu'"
     one_by_one = ConjugateGibbs(coins_in_a_sum).plan(torch.tensor(0.0))["z"].why
