@@ -9,7 +9,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from pyro_fmvae.sklearn import BayesianMixture, OutlierDetector
 from pyro_fmvae.sklearn.outlier_detector import lowest, usual_components
 
-
 CALIBRATED = "one in a hundred new rows is below the threshold, so that none of 300 training rows need be"
 
 
