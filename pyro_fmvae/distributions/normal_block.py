@@ -62,7 +62,7 @@ class NormalBlock:
 
     def part(
         self, name: str, natural: Tensor, dtype: torch.dtype, given: Mapping[str, Tensor]
-    ) -> "JointNormal":
+    ) -> "BlockNormal":
         """The distribution of a site of the block in a guide.
 
         Args:
@@ -73,15 +73,15 @@ class NormalBlock:
         """
         first = self.names[: self.names.index(name)]
         before = tuple(given[other] for other in first if other in given)
-        return JointNormal(natural, dtype, self, name, before if len(before) == len(first) else None)
+        return BlockNormal(natural, dtype, self, name, before if len(before) == len(first) else None)
 
     def marginal(self, name: str, natural: Tensor, dtype: torch.dtype) -> dist.Normal:
         """The Normal distributions of the numbers of a site, each by itself."""
-        part = JointNormal(natural, dtype, self, name)
+        part = BlockNormal(natural, dtype, self, name)
         return dist.Normal(part.loc, part.scale, validate_args=False)
 
 
-class JointNormal(JointPart, dist.Normal):
+class BlockNormal(JointPart, dist.Normal):
     """The posterior of a site of a :class:`NormalBlock`, given the values of those before it.
 
     Its log-density is a sum over the numbers of the value, each given those before it. ``loc`` and ``scale``
@@ -111,13 +111,13 @@ class JointNormal(JointPart, dist.Normal):
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """Expand to ``batch_shape``; the natural parameters stay the tensor that was given."""
-        new = JointNormal(self.natural, self.dtype, self.block, self.name, self.before)
+        new = BlockNormal(self.natural, self.dtype, self.block, self.name, self.before)
         dist.TorchDistribution.__init__(new, torch.Size(batch_shape), torch.Size(), validate_args=False)
         return new
 
     def with_natural(self, natural: Tensor) -> Any:
         """The part of a block with other natural parameters."""
-        return JointNormal(natural, self.dtype, self.block, self.name, self.before)
+        return BlockNormal(natural, self.dtype, self.block, self.name, self.before)
 
     def whole(self) -> NaturalMultivariateNormal:
         """The distribution of the block's vector."""

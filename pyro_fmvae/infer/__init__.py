@@ -5,7 +5,7 @@ from pyro_fmvae.infer import seeding
 from pyro_fmvae.infer.autoguide import AutoConjugate
 from pyro_fmvae.infer.elbo import Role, Term, TraceConjugate_ELBO
 from pyro_fmvae.infer.enumeration import with_assignments
-from pyro_fmvae.infer.exact import CollapsedModel, collapse, log_evidence
+from pyro_fmvae.infer.exact.collapse import CollapsedModel, collapse, log_evidence
 from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.natural_gradient import NaturalGradient, RobbinsMonro
 from pyro_fmvae.infer.posteriors import NaturalPosterior, param_statements, to_natural, to_standard

@@ -25,7 +25,7 @@ from pyro_fmvae.distributions import (
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.joint_kinds import JointKind, joint_kind
 from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, event_dim_of, unwrap
-from pyro_fmvae.distributions.normal_block import JointNormal, NormalBlock
+from pyro_fmvae.distributions.normal_block import BlockNormal, NormalBlock
 from pyro_fmvae.infer.elbo.lazy import NeedsValueError
 from pyro_fmvae.infer.elbo.structure import Site
 from pyro_fmvae.infer.elbo.sums import (
@@ -581,7 +581,7 @@ class NormalBlockMoments:
     block: NormalBlock
 
     @classmethod
-    def of(cls, part: JointNormal) -> "NormalBlockMoments":
+    def of(cls, part: BlockNormal) -> "NormalBlockMoments":
         """The moments of the block that a distribution is a part of."""
         shape = torch.Size([sum(each.numel() for each in part.block.shapes)])
         whole = Moments(part.family, part.expected_stats(), shape)

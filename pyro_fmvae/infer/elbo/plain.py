@@ -34,7 +34,7 @@ from pyro_fmvae.distributions import (
 )
 from pyro_fmvae.distributions.joint_kinds import kind_of_part
 from pyro_fmvae.distributions.natural_distribution import unwrap
-from pyro_fmvae.distributions.normal_block import JointNormal
+from pyro_fmvae.distributions.normal_block import BlockNormal
 from pyro_fmvae.infer.elbo.density import device_of, dtype_of, expectations
 from pyro_fmvae.infer.elbo.distribution_checks import (
     check_distribution,
@@ -157,7 +157,7 @@ class PlainPosteriors:
             if not self.is_natural(name):
                 continue
             q: Any = unwrap(posterior(name))
-            if isinstance(q, JointNormal):
+            if isinstance(q, BlockNormal):
                 if name == q.block.names[0]:
                     moments |= dict.fromkeys(q.block.names, NormalBlockMoments.of(q))
                 continue

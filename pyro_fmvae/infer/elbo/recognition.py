@@ -28,7 +28,7 @@ from pyro_fmvae.distributions.natural_distribution import (
     natural_classes_on,
     unwrap,
 )
-from pyro_fmvae.distributions.normal_block import JointNormal
+from pyro_fmvae.distributions.normal_block import BlockNormal
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments, held, log_density
 from pyro_fmvae.infer.elbo.distribution_checks import check_observed, check_support
 from pyro_fmvae.infer.elbo.enumerated import Enumerated
@@ -676,7 +676,7 @@ def _of_plain(found: Recognised, guide: Trace, site: Site, structured: bool) -> 
 def _about_joint(found: Recognised, guide: Trace, name: str, structured: bool) -> str:
     """Say that a location has a joint posterior or could have one, or why it has none."""
     part = unwrap(guide.nodes[name]["fn"])
-    if isinstance(part, JointNormal):
+    if isinstance(part, BlockNormal):
         others = [f"'{other}'" for other in part.block.names if other != name]
         return f"jointly with {', '.join(others)}" if others else "jointly"
     if name not in found.joint:
