@@ -125,7 +125,9 @@ def test_a_table_is_standardised_by_what_is_known_of_its_training_rows(tmp_path)
     text, x = table()
     path = tmp_path / "a.csv"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"a\.csv, line 2: expected a number, got ''"):
+    with pytest.raises(
+        ValueError, match=r"a\.csv: expected numbers alone, got words or gaps in column 'a'; "
+    ):
         load(str(path))
     data = load(str(path), sparse=AS_IS)
     preprocessing = data.preprocessing
@@ -152,7 +154,7 @@ def test_another_table_may_have_missing_numbers_if_that_of_the_run_might(tmp_pat
     ours, theirs = (load(str(path), sparse=sparse).preprocessing for sparse in (AS_IS, None))
     assert (ours.mean, ours.std) == (theirs.mean, theirs.std) and ours != theirs
     assert load_file(new, ours)[0].x.isnan().tolist() == [[True, False], [True, True]]
-    with pytest.raises(ValueError, match=r"b\.csv, line 2: expected a number, got ''"):
+    with pytest.raises(ValueError, match=r"b\.csv: expected numbers, but some are missing"):
         load_file(new, theirs)
 
 

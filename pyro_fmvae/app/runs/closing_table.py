@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Final, Literal, Required, TypedDict
+from typing import Any, Final, Literal, NotRequired, Required, TypedDict
 
 from pyro_fmvae.files.untrusted import check_type, read_json
 
@@ -74,7 +74,7 @@ class Report(TypedDict):
     split: str
     splits: dict[Literal["train", "valid", "test", "unseen"], Agreement]
     labelled: Labelled | None
-    columns: list[dict[str, str]]
+    columns: NotRequired[list[dict[str, str]]]
     summary: list[str]
     warnings: list[str]
 

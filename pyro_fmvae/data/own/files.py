@@ -253,9 +253,15 @@ def _check_numbers(raw: Raw, counts: CountOptions | None, missing: bool, source:
                 f"{source}: expected counts in column {column.name or number!r}, got {column.words[0]!r}"
             )
         if column.words or (not missing and np.isnan(raw.x[:, number - 1]).any()):
+            advice = "model='mixture'" if source == "data" else "--model mixture"
             raise ValueError(
                 f"{source}: expected numbers alone, got words or gaps in column {column.name or number!r}; "
-                f"{'model=' + repr('mixture') if source == 'data' else '--model mixture'} takes them"
+                f"{advice} takes them"
+            )
+        if missing and column.kind == "constant" and np.isnan(raw.x[:, number - 1]).all():
+            raise ValueError(
+                f"{source}: expected training numbers in each column, "
+                f"column {column.name or number!r} has none"
             )
 
 

@@ -259,10 +259,10 @@ class Frame:
 def test_columns_of_a_frame_are_compared(runs, arrays):
     frame = Frame(arrays["units"], ["mass", "charge", "size"])
     assert_same(runs["units"].encode(frame), runs["units"].encode(arrays["units"]))
-    with pytest.raises(
-        ValueError, match="array: expected the columns mass, charge, size, got size, charge, mass"
-    ):
-        runs["units"].encode(Frame(arrays["units"][:, ::-1], ["size", "charge", "mass"]))
+    turned = Frame(arrays["units"][:, ::-1], ["size", "charge", "mass"])
+    assert_same(runs["units"].encode(turned), runs["units"].encode(frame))
+    with pytest.raises(ValueError, match="array: expected the columns mass, charge, size, got no 'size'"):
+        runs["units"].encode(Frame(arrays["units"], ["mass", "charge", "width"]))
 
 
 # ---------------------------------------------------------------------- batches
@@ -300,7 +300,7 @@ WRONG = [
     ),
     ("binary", lambda run: run.encode(3.0), r"array: expected observations of shape \[4, 3\]"),
     ("binary", lambda run: run.encode(BINARY + 0.5), "array: expected binary values"),
-    ("binary", lambda run: run.predict([["a"]]), "array: expected numbers, got dtype <U1"),
+    ("binary", lambda run: run.predict([["a"]]), "array: expected numbers in every column, got words"),
     ("binary", lambda run: run.predict([BINARY, BINARY[0]]), "array: expected observations of one shape"),
     ("units", lambda run: run.predict([{"mass": 1}]), "array: expected numbers, or a data frame, got"),
     ("grey", lambda run: run.score(GREY + 7), r"array: expected uint8 or values in \[0, 1\]"),
