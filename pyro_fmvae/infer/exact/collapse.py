@@ -436,11 +436,7 @@ def _check_run(groups: Sequence[Group], sites: Mapping[str, Site], enumerated: S
 
 
 class CollapsedModel(nn.Module):
-    """A model with sites integrated out; see :func:`collapse`.
-
-    Attributes:
-        sites: names of the sites that are integrated out, in the model's order; none before the first call.
-    """
+    """A model with sites integrated out; see :func:`collapse`."""
 
     def __init__(self, model: Callable[..., Any], sites: Collection[str] | None) -> None:
         super().__init__()
@@ -457,7 +453,7 @@ class CollapsedModel(nn.Module):
 
     @property
     def sites(self) -> list[str]:
-        """Names of the sites that are integrated out."""
+        """Names of the sites that are integrated out, in the model's order; none before the first call."""
         return [name for group in self._groups for name in group.names]
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
