@@ -38,7 +38,8 @@ _SEPARATORS = ",;\t|"
 _LOOKED_AT = 50  # records that show how fields are separated
 _PIECE = 1 << 20
 _MISSING = ["".join(letters) for word in MARKS for letters in product(*zip(word, word.upper(), strict=True))]
-_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
+# a number with a decimal comma or dots between thousands, and perhaps a unit before or behind it
+_COMMA = re.compile(r"([^\d,.]{0,5})(\d{1,3}(?:\.\d{3})+|\d+)(?:,(\d+))?([^\d,.]{0,5})")
 _YEARS = range(1500, 2200)
 
 
@@ -336,7 +337,7 @@ def _described(plain: Path, path: Path) -> tuple[_Text, list[str]]:
     if separator != ",":
         fields = [field for _, row in islice(text.records(), 1, _LOOKED_AT) for field in row]
         points = sum(is_decimal(field) for field in fields)
-        if sum(map(bool, map(_COMMA.fullmatch, fields))) > points:
+        if sum(_pointed(field) != field for field in fields if "," in field) > points:
             notes.append(f"numbers of {path.name} have decimal commas")
             text = _Text(plain, path, encoding, separator, ",", indexed)
     return text, notes
@@ -415,7 +416,11 @@ def _columns(text: _Text, below: bool, width: int, texts: Collection[int]) -> li
 
 
 def _pointed(field: Any) -> Any:
-    return field.replace(",", ".") if isinstance(field, str) and _COMMA.fullmatch(field) else field
+    found = _COMMA.fullmatch(field) if isinstance(field, str) else None
+    if found is None:
+        return field
+    before, whole, decimals, behind = found.groups()
+    return before + whole.replace(".", "") + (f".{decimals}" if decimals else "") + behind
 
 
 # ---------------------------------------------------------------------- the header

@@ -303,6 +303,16 @@ def test_separators_commas_and_encodings_are_found(tmp_path, text, encoding, not
     assert raw.x.tolist() == [[1.5, 0], [2.5, 1], [3.5, 0]] and note in raw.note
 
 
+@pytest.mark.parametrize("unit", ["", " €"])
+def test_dots_between_thousands_belong_to_decimal_commas(tmp_path, unit):
+    wages = ["3.200,50", "900,00", "-1.234.567,25", "2.900", "12"]
+    dates = ["12.03.1980", "01.07.1975", "09.09.1981", "30.12.1999", "28.02.2000"]
+    rows = [f"{wage}{unit};{date}" for wage, date in zip(wages, dates, strict=True)]
+    raw = read(tmp_path, "\n".join(["wage;born", *rows]) + "\n")
+    assert raw.x[:, 0].tolist() == [3200.5, 900.0, -1234567.25, 2900.0, 12.0]
+    assert [column.kind for column in raw.plan] == ["number", "date"]
+
+
 def test_a_compressed_file_and_a_sheet_are_unpacked_within_limits(tmp_path):
     text = "a,b\n" + "".join(f"{i % 9}.5,{'xy'[i % 2]}\n" for i in range(5000))
     path = tmp_path / "a.csv.gz"
