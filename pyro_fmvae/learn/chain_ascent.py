@@ -54,6 +54,9 @@ def climb_chain(
         iterations: updates at most, at least 1.
         tolerance: an update that gains less is the last.
         before: λ0 of each site; None: the prior, which is learnt if the model learns it.
+
+    Raises:
+        ValueError: no path has the known states.
     """
     bounds: list[float] = []
     converged = False
@@ -66,6 +69,11 @@ def climb_chain(
         if before is None:
             model.learn_prior()
         expected = model.expected(sequences)
+        if expected.evidence == -math.inf:
+            raise ValueError(
+                "states: expected a path whose start and transitions have concentrations above 0, got none; "
+                "change the states, or startprob_prior, transmat_prior or topology"
+            )
         bounds.append(expected.evidence - divergence(model, before))
         converged = len(bounds) > 1 and bounds[-1] - bounds[-2] < tolerance
         if converged:
@@ -112,10 +120,10 @@ def best_chain(
         starts: how many; clusters of k-means, every other time of whitened rows if covariances are full.
             If no state is followed by one of a smaller number, each sequence is cut into K parts instead.
         generator: source of the random numbers, on the CPU.
-        iterations, tolerance: of the last ascent, as for :func:`climb_chain`.
+        iterations, tolerance: of the best start in all, as for :func:`climb_chain`.
     """
     found: list[FittedChain] = []
-    sequences = None
+    first, sequences = iterations if starts == 1 else min(SHORT, iterations), None
     for number in range(starts if states > 1 else 1):
         model = make(states)
         model.forget()
@@ -126,14 +134,16 @@ def best_chain(
         else:
             space = whitened(features) if model.sites.full and number % 2 else features
             clusters = _clusters(space, states, known, generator)
+        if known is not None:
+            clusters = torch.where(known >= 0, known, clusters)
         gamma = one_hot(clusters, states).double()
         expected = Expected.of_states(sequences, gamma)
-        found.append(climb_chain(model, sequences, expected, SHORT if starts > 1 else iterations, tolerance))
+        found.append(climb_chain(model, sequences, expected, first, tolerance))
     assert sequences is not None
     best = max(found, key=lambda fitted: fitted.bounds[-1])
-    if starts == 1 or best.converged:
+    if best.converged or first == iterations:
         return best
-    ended = climb_chain(best.model, sequences, best.expected, iterations, tolerance)
+    ended = climb_chain(best.model, sequences, best.expected, iterations - first, tolerance)
     return FittedChain(ended.model, best.bounds + ended.bounds, ended.converged, ended.expected)
 
 
@@ -192,5 +202,4 @@ def _clusters(points: Tensor, states: int, known: Tensor | None, generator: torc
     centres = torch.stack([points[known == state].mean(0) for state in there])
     others = [state for state in range(states) if state not in there]
     rest = torch.tensor(others, dtype=torch.int64, device=there.device)
-    found = torch.cat([there, rest])[kmeans(points, states, generator, centres=centres)]
-    return torch.where(known >= 0, known, found)
+    return torch.cat([there, rest])[kmeans(points, states, generator, centres=centres)]

@@ -77,7 +77,7 @@ class ChainSites(TableSites):
         if self.trials:
             taken, ones = x[:, list(self.trials)].double(), torch.ones(len(x), device=x.device)
             total = torch.stack([x[:, c] if c >= 0 else ones for c in self.trials.values()], -1)
-            gone = taken.isnan() | total.isnan()
+            gone = taken.isnan() | total.isnan() | (taken > total)  # a category above those of training
             yes, no = (part.masked_fill(gone, 0.0) for part in (taken, total - taken))
             ways = (yes + no + 1).lgamma() - (yes + 1).lgamma() - (no + 1).lgamma()
             found[SHARES] = torch.cat([yes, no, ways.sum(-1, keepdim=True)], -1)
@@ -208,7 +208,10 @@ class ObservedChain(TablePosterior):
         for name, values in sorted(sequences.observations.items(), key=lambda item: item[0] == NUMBERS):
             stats = self.natural(parameter_of(name)).expected_stats()
             table = table + self.sites.log_likelihoods(name, values, stats, table)
-        start, transitions = (self.natural(name).expected_stats() for name in (START, TRANSITIONS))
+        start, transitions = (
+            self.natural(name).expected_stats().masked_fill(given.to(self.device) == 0, -torch.inf)
+            for name, given in ((START, self.sites.start), (TRANSITIONS, self.sites.transitions))
+        )
         if sequences.states is not None:
             known = sequences.states.unsqueeze(-1)
             other = (known >= 0) & (known != torch.arange(self.components, device=known.device))

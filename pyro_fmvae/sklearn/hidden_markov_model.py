@@ -456,13 +456,17 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         binary = [column for column in categorical if levels[column] == 2]
         levels[[*binary, *pairs, *pairs.values()]] = LEFT_OUT
         self._trials = {column: -1 for column in binary} | pairs
-        self._typical = [float(np.nanmedian(x[:, t])) if t >= 0 else 1.0 for t in self._trials.values()]
-        for yes, total in pairs.items():
-            if (x[:, yes] > x[:, total]).any():
-                raise ValueError(f"X: expected no more successes than trials, got more in column {yes}")
+        self._typical = [_median(x[:, total]) if total >= 0 else 1.0 for total in self._trials.values()]
         own_rates = np.array([rates[column] for column in counted])
         self._columns = Standardisation(tuple(levels.tolist()), columns.centre, columns.scale, own_rates)
         self._rates = self._columns.rate_prior(self.rate_prior, float(weights.sum()))
+
+    def _checked(self, X: ArrayLike, reset: bool) -> np.ndarray:
+        rows = super()._checked(X, reset)
+        for yes, total in self._pairs().items():
+            if (rows[:, yes] > rows[:, total]).any():
+                raise ValueError(f"X: expected no more successes than trials, got more in column {yes}")
+        return rows
 
     def _pairs(self) -> dict[int, int]:
         """Columns of successes, each with that of the numbers of trials."""
@@ -490,14 +494,11 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
 
     def _new(self, device: torch.device, states: int) -> ObservedChain:
         """A model of so many states, untrained."""
-        start = _prior_of("startprob_prior", self.startprob_prior, (states,))
-        transitions = _prior_of("transmat_prior", self.transmat_prior, (states, states))
+        first, later = np.ones(states), np.ones((states, states))
         if self.topology == "left-to-right":
-            start = start * (np.arange(states) == 0)
-            transitions = transitions * np.isin(
-                np.subtract.outer(np.arange(states), np.arange(states)), (0, -1)
-            )
-        transitions = transitions + self.sticky * np.eye(states)
+            first, later = np.eye(states)[0], np.eye(states) + np.eye(states, k=1)
+        start = _prior_of("startprob_prior", self.startprob_prior, first)
+        transitions = _prior_of("transmat_prior", self.transmat_prior, later) + self.sticky * np.eye(states)
         prior = TablePrior(
             d0=self.category_prior,
             numbers=self._prior,
@@ -608,20 +609,24 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
                 check_scalar(getattr(self, name), name, Real, min_val=0, include_boundaries="neither")
 
 
-def _prior_of(name: str, given: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
-    """Concentrations of Dirichlet priors, float64."""
+def _median(numbers: np.ndarray) -> float:
+    """The lower median of known numbers, which is one of them; 0 if none is known."""
+    known = numbers[~np.isnan(numbers)]
+    return float(np.quantile(known, 0.5, method="lower")) if len(known) else 0.0
+
+
+def _prior_of(name: str, given: ArrayLike, possible: np.ndarray) -> np.ndarray:
+    """Concentrations of Dirichlet priors, float64, 0 where ``possible`` is 0."""
     found = np.asarray(given, dtype=np.float64)
-    found = np.broadcast_to(found, shape) if not found.ndim else found
-    if (
-        found.shape != shape
-        or not np.isfinite(found).all()
-        or (found < 0).any()
-        or (found.sum(-1) == 0).any()
-    ):
-        raise ValueError(
-            f"{name}: expected a number > 0, or numbers >= 0 of shape {list(shape)}, no row all 0"
-        )
-    return found
+    found = np.broadcast_to(found, possible.shape) if not found.ndim else found
+    if found.shape == possible.shape and np.isfinite(found).all() and (found >= 0).all():
+        allowed: np.ndarray = found * possible
+        if allowed.any(-1).all():
+            return allowed
+    raise ValueError(
+        f"{name}: expected a number > 0, or numbers >= 0 of shape {list(possible.shape)}, no row all 0 where "
+        f"the topology allows a state"
+    )
 
 
 def _dirichlet_ends(concentration: Tensor, tails: np.ndarray) -> np.ndarray:

@@ -122,7 +122,8 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
         further = max(middle - lowest(scores, weighed, 0.5) - error, 0.0)
         times = 1 + further / (most - middle) if middle < most else 1.0  # most draws may be alike
         redrawn = mixture._redrawn(max(round(weights.sum()), 1), usual)
-        beyond = [(own.max() - new) / (own.max() - np.quantile(own, LEAST)) for own, new in redrawn]
+        gaps = [(own.max() - new, own.max() - np.quantile(own, LEAST)) for own, new in redrawn]
+        beyond = [gap / usual_gap if usual_gap else np.ones(len(gap)) for gap, usual_gap in gaps]
         return float(most - (most - low) * max(times, np.quantile(np.concatenate(beyond), 1 - LEAST)))
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:

@@ -108,7 +108,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             y: ignored.
 
         Raises:
-            ValueError: an argument out of range, or negative counts.
+            ValueError: an argument out of range, negative counts, or no words.
         """
         self.__dict__.pop("vocabulary_", None)
         return self._learn(self._counts(X, reset=True), None)
@@ -150,10 +150,14 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
                 are found by the words themselves.
         """
         counts, topics = self._known(X), self._means()
+        if not counts.nnz:
+            raise ValueError("X: expected a word that fit had, got none; give other documents")
         if given is None:
             total = bound_of(counts, topics, self._shares(counts), self.doc_topic_prior_)
         else:
             shares, table = self.transform(given), counts.tocoo()
+            if len(shares) != counts.shape[0]:
+                raise ValueError(f"given: expected the {counts.shape[0]} documents of X, got {len(shares)}")
             total = table.data @ np.log(np.einsum("nk,nk->n", shares[table.row], topics.T[table.col]))
         return float(np.exp(-total / counts.sum()))
 
@@ -178,9 +182,10 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
         Args:
             X: documents in which words may occur together.
-            n_words: top words of a topic.
+            n_words: top words of a topic, at least 2.
         """
         counts = self._known(X)
+        check_scalar(n_words, "n_words", Integral, min_val=2)
         order = np.argsort(-self.components_, axis=1, kind="stable")[:, :n_words]
         found = []
         for columns in order:
@@ -243,6 +248,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     def _learn(self, counts: csr_matrix, before: np.ndarray | None) -> "TopicModel":
         self._check_parameters()
+        if not counts.nnz:
+            raise ValueError("X: expected at least one word, got none; give other documents")
         prior = 1 / self.n_components if self.doc_topic_prior is None else float(self.doc_topic_prior)
         self.doc_topic_prior_ = prior
         start = float(self.topic_word_prior) if before is None else before

@@ -260,6 +260,15 @@ def test_known_states_give_the_states_their_numbers(table):
     assert clone(model).fit(x, lengths=LENGTHS, states=wrong).lower_bound_ < model.lower_bound_
     with pytest.raises(ValueError, match="states: expected integers"):
         model.fit(x, lengths=LENGTHS, states=known + 5)
+    back = np.full(300, -1)
+    back[[3, 9]] = 1, 0
+    with pytest.raises(ValueError, match=r"states: expected a path .* got none"):
+        HiddenMarkovModel(3, topology="left-to-right").fit(x, states=back)
+    ahead = np.where(np.arange(300) < 200, 0, -1)  # equal parts, without them, would end state 0 at 150
+    left = HiddenMarkovModel(2, topology="left-to-right", max_iter=1, n_init=1, tol=0.0, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        left.fit(np.where(ahead[:, None] == 0, 0.0, 9.0), states=ahead)
+    np.testing.assert_allclose(left.means_[:, 0], [0, 9], atol=0.2)
 
 
 def test_number_of_states_is_found(table):
@@ -296,6 +305,11 @@ def test_samples_have_the_kinds_of_the_columns(table):
     assert (rows[:, 2:] == np.floor(rows[:, 2:])).all() and (rows[:, 5] <= rows[:, 6]).all()
     for state in range(3):
         np.testing.assert_allclose(rows[states == state, 2].mean(), model.rates_[state, 0], rtol=0.1)
+    trials = np.repeat([1.0, 2.0], 20)  # their median is none of them
+    few = HiddenMarkovModel(1, binomial_features={0: 1}, random_state=0).fit(
+        np.column_stack([trials, trials])
+    )
+    assert set(few.sample(50)[0][:, 1]) == {1} and few.forecast(1).mean[0, 1] == 1
     same = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(same.sample(10)[0], model.sample(10)[0])
     assert same.score(x, lengths=LENGTHS) == model.score(x, lengths=LENGTHS)
@@ -314,6 +328,25 @@ def test_gaps_are_marginalised(table):
     np.testing.assert_allclose(np.sort(fitted.means_[:, 0]), np.sort(model.means_[:, 0]), atol=0.5)
 
 
+@pytest.mark.parametrize("levels", [2, 3])
+def test_a_category_that_the_training_lacks_is_missing(table, levels):
+    x = np.column_stack([numbers(table), np.arange(300) % levels])
+    model = HiddenMarkovModel(3, categorical_features=[2], random_state=0).fit(x)
+    new, gap = x.copy(), x.copy()
+    new[7, 2], gap[7, 2] = levels, np.nan
+    np.testing.assert_array_equal(model.predict_proba(new), model.predict_proba(gap))
+    assert model.score(new) == model.score(gap)
+
+
+@pytest.mark.parametrize("starts", [1, 3])
+@pytest.mark.parametrize("updates", [1, 15])
+def test_updates_are_at_most_as_many_as_are_allowed(table, starts, updates):
+    model = HiddenMarkovModel(3, max_iter=updates, n_init=starts, tol=0.0, random_state=0)
+    with pytest.warns(ConvergenceWarning, match=f"no convergence within {updates} updates"):
+        model.fit(numbers(table))
+    assert model.n_iter_ == len(model.lower_bounds_) == updates
+
+
 def test_what_is_wrong_is_said(table):
     x, _ = table
     with pytest.raises(ValueError, match=r"lengths: expected integers >= 1 whose sum is 300"):
@@ -326,6 +359,12 @@ def test_what_is_wrong_is_said(table):
         HiddenMarkovModel(2, transmat_prior=np.zeros((2, 2))).fit(x)
     with pytest.raises(ValueError, match="more successes than trials"):
         HiddenMarkovModel(2, binomial_features={6: 5}).fit(x)
+    with pytest.raises(ValueError, match="more successes than trials"):
+        HiddenMarkovModel(2, binomial_features={5: 6}).fit(x).predict(x[:, [0, 1, 2, 3, 4, 6, 5]])
+    with pytest.raises(ValueError, match=r"startprob_prior: expected .* no row all 0"):
+        HiddenMarkovModel(2, startprob_prior=[0, 1], topology="left-to-right").fit(x)
+    with pytest.raises(ValueError, match=r"transmat_prior: expected .* no row all 0"):
+        HiddenMarkovModel(2, transmat_prior=[[1, 1], [1, 0]], topology="left-to-right").fit(x)
     with pytest.raises(ValueError, match="got column 5 twice"):
         HiddenMarkovModel(2, binomial_features={5: 6}, count_features=[5]).fit(x)
     with pytest.warns(ConvergenceWarning, match="max_iter"):

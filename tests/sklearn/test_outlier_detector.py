@@ -93,6 +93,9 @@ def test_categories_of_which_one_is_in_most_rows():
     mixture = BayesianMixture("auto", categorical_features=[0, 1])
     detector = OutlierDetector(mixture, random_state=0).fit(X)
     assert detector.predict([[0, 0], [0, 1], [1, 0], [1, 1]]).tolist() == [1, 1, 1, -1]
+    single = np.eye(400)[:, :1]  # one row differs, and most draws are alike
+    detector = OutlierDetector(BayesianMixture(1, categorical_features=[0]), random_state=0).fit(single)
+    assert detector.predict([[0], [1]]).tolist() == [1, -1]
 
 
 @pytest.mark.parametrize("seed", range(3))

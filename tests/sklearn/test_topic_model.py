@@ -149,5 +149,13 @@ def test_words_and_texts():
     assert {words[0] for words in named.top_words(1)} == {"cat", "sun"}
     with pytest.raises(ValueError, match="X: expected counts, as in fit, got words"):
         named.transform(["cat"])
+    with pytest.raises(ValueError, match="X: expected at least one word"):
+        clone(model).fit(["", "a"])
+    with pytest.raises(ValueError, match="X: expected a word that fit had"):
+        model.perplexity(["unheard"])
+    with pytest.raises(ValueError, match="given: expected the 1 documents of X, got 2"):
+        model.perplexity(["cat"], ["dog", "star"])
+    with pytest.raises(ValueError, match="n_words"):
+        model.coherence(texts, 1)
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         TopicModel(2, max_iter=1, tol=1e-12, random_state=0).fit(table)
