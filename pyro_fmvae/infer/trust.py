@@ -1,5 +1,6 @@
 """Numbers to trust a posterior by: draws for ArviZ, PSIS k-hat, calibration by simulation, labels aligned."""
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,7 +9,9 @@ from typing import Any
 import numpy as np
 import pyro.poutine as poutine
 import torch
+from pyro.distributions.util import scale_and_mask
 from pyro.infer import Predictive
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_fmvae.infer.elbo import TraceConjugate_ELBO, loss_per_point
@@ -56,7 +59,7 @@ def _given(model: Any, values: Samples, args: Any, kwargs: Any) -> dict[str, Sit
     """
     with poutine.block(), poutine.trace() as run, poutine.condition(data=dict(values)):
         model(*args, **kwargs)
-    run.trace.compute_log_prob(lambda name, site: name not in values and site["is_observed"])
+    run.trace.compute_log_prob(lambda name, site: site["is_observed"])
     sites = sample_sites(run.trace)
     for name, site in sites.items():
         if is_latent(site) and not is_discrete(site):
@@ -67,23 +70,47 @@ def _given(model: Any, values: Samples, args: Any, kwargs: Any) -> dict[str, Sit
 def _pointwise(model: Any, values: Samples, args: Any, kwargs: Any, plate: str) -> dict[str, Tensor]:
     """Log-densities of observations at values of the latent sites: by site, or by point of a plate.
 
-    Discrete sites are summed out, point by point of the plate.
+    Discrete sites are summed out, point by point of the plate. What is masked out has 0.
     """
     sites = _given(model, values, args, kwargs)
-    if not any(is_discrete(site) for site in sites.values()):
+    if not _has_discrete(sites):
         return {
-            name: site["unscaled_log_prob"]
+            name: scale_and_mask(site["unscaled_log_prob"], mask=site["mask"])
             for name, site in sites.items()
             if site["is_observed"] and name not in values and site["unscaled_log_prob"].numel()
         }
-    fixed = poutine.condition(model, data=dict(values))
-    elbo = TraceConjugate_ELBO()
-    losses = loss_per_point(elbo, fixed, _nothing, *args, plate=plate, **kwargs)
-    return {plate: -sum(losses.values())}  # type: ignore[dict-item]
+
+    def density(program: Any) -> Any:
+        fixed = poutine.condition(program, data=dict(values))
+        return -sum(loss_per_point(_ELBO, fixed, _nothing, *args, plate=plate, **kwargs).values())
+
+    found = density(model)
+    if any(name in values and _is_in(site, plate) for name, site in sites.items()):
+        found = found - density(_WithoutData()(model))  # that of the points' own latent sites
+    return {plate: found}
+
+
+_ELBO = TraceConjugate_ELBO()
+
+
+class _WithoutData(Messenger):
+    """Masks out all observations."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["is_observed"]:
+            msg["mask"] = False
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     pass
+
+
+def _is_in(site: Site, plate: str) -> bool:
+    return any(frame.name == plate for frame in site["cond_indep_stack"])
+
+
+def _has_discrete(sites: Mapping[str, Site]) -> bool:
+    return any(map(is_discrete, sites.values()))
 
 
 def to_arviz(
@@ -149,49 +176,43 @@ def khat(
     guide: Callable[..., Any],
     *args: Any,
     num_samples: int = 1000,
-    plate: str = "data",
     **kwargs: Any,
 ) -> float:
     """The Pareto shape k of the ratios of a model's density to a guide's: Yao et al. (2018), Section 2.
 
-    Below 0.7, the guide is close enough to the posterior for importance sampling to correct it.
+    Below 0.7, the guide is close enough to the posterior for importance sampling to correct it; -inf says
+    that it is the posterior itself.
 
     Args:
-        model, guide: of continuous sites; discrete ones are summed out, point by point of the plate.
+        model, guide: of continuous sites; discrete ones of the model are summed out.
         args, kwargs: of both.
         num_samples: draws of the guide.
-        plate: see :func:`to_arviz`.
 
     Raises:
         ImportError: ArviZ is not installed.
+        ValueError: the guide lacks a continuous latent site.
     """
     arviz, ratios = _arviz(), []
     with torch.no_grad():
         for _ in range(num_samples):
             with poutine.block():
                 drawn = poutine.trace(guide).get_trace(*args, **kwargs)
-                values = {n: s["value"] for n, s in sample_sites(drawn).items() if is_latent(s)}
-                run = poutine.trace(poutine.condition(model, data=values)).get_trace(*args, **kwargs)
-            sites = sample_sites(run)
-            ratio = sum(
-                site["fn"].log_prob(site["value"]).double().sum()
-                for name, site in sites.items()
-                if name in values or (site["is_observed"] and not _has_discrete(sites))
-            )
+            values = {n: site["value"] for n, site in sample_sites(drawn).items() if is_latent(site)}
+            sites = _given(model, values, args, kwargs)
             if _has_discrete(sites):
-                rows = _pointwise(model, values, args, kwargs, plate)
-                ratio = ratio + sum(row.double().sum() for row in rows.values())
+                fixed = poutine.condition(model, data=values)
+                ratio = -torch.as_tensor(_ELBO.loss(fixed, _nothing, *args, **kwargs))
+            else:
+                ratio = sum(site["log_prob"].double().sum() for site in sites.values())
             ratios.append(float(ratio - drawn.log_prob_sum().double()))
     log_ratios = np.asarray(ratios)
+    if np.ptp(log_ratios) < 1e-6:  # no tail to fit: the guide is the posterior
+        return -math.inf
     if hasattr(arviz, "psislw"):
         return float(arviz.psislw(log_ratios)[1])
     from arviz_stats.base import array_stats  # type: ignore[import-not-found]
 
     return float(array_stats.psislw(log_ratios)[1])
-
-
-def _has_discrete(sites: Mapping[str, Site]) -> bool:
-    return any(map(is_discrete, sites.values()))
 
 
 @dataclass(frozen=True)

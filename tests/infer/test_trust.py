@@ -6,6 +6,7 @@ import warnings
 
 import pyro
 import pyro.distributions as dist
+import pyro.poutine as poutine
 import pytest
 import torch
 from torch import nn
@@ -78,6 +79,30 @@ def test_points_of_a_mixture_have_the_density_without_their_assignment(arviz):
         assert_close(torch.as_tensor(row), exact)
 
 
+def test_masked_points_and_latent_sites_of_points_are_no_data(arviz):
+    there = X > 0
+
+    def with_gaps(x, discrete=False):
+        mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+        with pyro.plate("data", N):
+            z = pyro.sample("z", dist.Categorical(torch.tensor([0.3, 0.7]))) if discrete else 0
+            own = pyro.sample("own", dist.Normal(mu, torch.tensor([1.0, 2.0])[z]))
+            with poutine.mask(mask=there):
+                pyro.sample("x", dist.Normal(own, torch.tensor([0.5, 1.0])[z]), obs=x)
+
+    own = torch.linspace(-1.0, 1.0, N)
+    draws = {"mu": torch.zeros(1), "own": own.unsqueeze(0)}
+    x = X.where(there, 100.0)
+    found = to_arviz(draws, with_gaps, x).log_likelihood["x"].values[0, 0]
+    assert_close(torch.as_tensor(found), dist.Normal(own, 0.5).log_prob(x).where(there, 0.0))
+    found = to_arviz(draws, with_gaps, x, discrete=True).log_likelihood["data"].values[0, 0]
+    given = dist.Normal(0.0, torch.tensor([1.0, 2.0])).log_prob(own.unsqueeze(-1))
+    weights = (torch.tensor([0.3, 0.7]).log() + given).log_softmax(-1)
+    of_x = dist.Normal(own.unsqueeze(-1), torch.tensor([0.5, 1.0])).log_prob(x.unsqueeze(-1))
+    exact = (weights + of_x).logsumexp(-1).where(there, 0.0)
+    assert_close(torch.as_tensor(found), exact.to(torch.as_tensor(found).dtype))
+
+
 def test_bad_draws_are_refused(arviz):
     with pytest.raises(ValueError, match=r"^posterior: expected the same number .* multiple of 2, got \[3\]"):
         to_arviz({"mu": torch.zeros(3)}, num_chains=2)
@@ -88,6 +113,62 @@ def test_bad_draws_are_refused(arviz):
 def test_khat_is_small_at_the_posterior_and_large_beside_it(arviz):
     assert khat(program, Posterior(X, spread=1.2), X, num_samples=400) < 0.5
     assert khat(program, Posterior(X, spread=0.3, shift=2.0), X, num_samples=400) > 0.7
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_khat_is_that_of_the_masked_and_scaled_density(arviz, discrete):
+    there = X > 0
+
+    def masked_and_scaled(x):
+        mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+        with pyro.plate("data", N), poutine.mask(mask=there), poutine.scale(scale=3.0):
+            z = pyro.sample("z", dist.Bernoulli(0.5)) if discrete else 0.0
+            pyro.sample("x", dist.Normal(mu + 0 * z, NOISE), obs=x)
+
+    def exact(x):
+        variance = 1 / (3 * there.sum() / NOISE**2 + 1 / 4)
+        pyro.sample("mu", dist.Normal(variance * 3 * X[there].sum() / NOISE**2, variance.sqrt()))
+
+    assert khat(masked_and_scaled, exact, X.where(there, 5.0), num_samples=200) < 0.4
+
+
+def test_khat_counts_latent_sites_of_points_once(arviz):
+    def local(x, discrete):
+        with pyro.plate("data", N):
+            z = pyro.sample("z", dist.Categorical(torch.tensor([0.3, 0.7]))) if discrete else 0
+            own = pyro.sample("own", dist.Normal(0.0, 1.0))
+            pyro.sample("x", dist.Normal(own, torch.ones(2)[z]), obs=x)
+
+    def guide_of_same_draws():
+        numbers = iter(torch.randn(401, N, generator=torch.Generator().manual_seed(0)))
+
+        class Same(dist.Normal):
+            def __call__(self, *shape):
+                return self.loc + self.scale * next(numbers)
+
+        def guide(x, discrete):
+            with pyro.plate("data", N):
+                pyro.sample("own", Same(x.float() / 2, 0.6))
+
+        return guide
+
+    apart, together = (
+        khat(local, guide_of_same_draws(), X, discrete=discrete, num_samples=400)
+        for discrete in (False, True)
+    )
+    assert abs(apart - together) < 1e-2
+
+
+def test_khat_of_the_posterior_itself_is_small(arviz):
+    def known(x):
+        pyro.sample("mu", dist.Normal(0.0, 2.0))
+
+    assert khat(known, known, X, num_samples=100) < 0.0
+
+
+def test_khat_needs_a_guide_of_all_continuous_sites(arviz):
+    with pytest.raises(ValueError, match=r"^posterior: expected values of site 'mu', too"):
+        khat(program, lambda x: None, X, num_samples=1)
 
 
 def test_calibration_finds_bias_and_narrow_posteriors():
