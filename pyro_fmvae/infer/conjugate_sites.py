@@ -1,8 +1,9 @@
 """The conjugate sites of a model, as its autoguide needs them."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 import pyro.poutine as poutine
@@ -128,10 +129,10 @@ def blocks_of(
         names: of the sites that may.
 
     Raises:
-        ValueError: another argument, or sites that are not jointly Normal given the rest.
+        ValueError: another argument, a site in two lists, or sites not jointly Normal given the rest.
     """
-    if isinstance(joint, str) and joint != "auto":
-        raise ValueError(f"joint: expected 'auto' or lists of names of sites, got '{joint}'")
+    if joint != "auto" and any(isinstance(block, str) for block in joint):
+        raise ValueError(f"joint: expected 'auto' or lists of names of sites, got {joint!r}")
     sites, couplings = found.sites, found.couplings
     plain = [name for name in names if sites[name]["mask"] is None and sites[name]["scale"] == 1]
     if joint == "auto":
@@ -139,14 +140,16 @@ def blocks_of(
         sizes = [sum(sites[name]["value"].numel() for name in block) for block in wanted]
         wanted = [block for block, size in zip(wanted, sizes, strict=True) if size <= MOST_TOGETHER]
     else:
-        wanted = [[name for name in names if name in set(block)] for block in joint]
-        for block, given in zip(wanted, joint, strict=True):
-            missing = [name for name in given if name not in plain]
+        wanted = [[name for name in names if name in set(block)] for block in joint if block]
+        counts = Counter(chain.from_iterable(joint))
+        for block, given in zip(wanted, filter(None, joint), strict=True):
+            missing = [name for name in given if name not in plain or counts[name] > 1]
             apart = [p for p in combinations(block, 2) if frozenset(p) in couplings.other]
             if missing or apart or not all(_is_normal(found, name) for name in block):
                 pair = " and ".join(f"'{name}'" for name in (missing or (apart[0] if apart else given)))
                 raise ValueError(
-                    f"joint: expected conjugate sites that are jointly Normal given all others, got {pair}"
+                    "joint: expected conjugate sites that are jointly Normal given all others, each in one "
+                    f"list, got {pair}"
                 )
     return [NormalBlock(tuple(b), tuple(sites[name]["value"].shape for name in b)) for b in wanted]
 

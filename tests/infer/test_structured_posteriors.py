@@ -594,10 +594,9 @@ def test_the_plan_says_where_a_posterior_is_too_narrow():
     ("joint", "message"),
     [
         ("mu", "joint: expected 'auto' or lists of names of sites, got 'mu'"),
-        (
-            [["mu", "nu"]],
-            "joint: expected conjugate sites that are jointly Normal given all others, got 'nu'",
-        ),
+        (["mu"], r"joint: expected 'auto' or lists of names of sites, got \['mu'\]"),
+        ([["mu", "nu"]], "joint: expected conjugate sites that are jointly Normal given all others, .* 'nu'"),
+        ([["mu", "theta"], ["mu"]], "joint: expected conjugate sites .*, each in one list, got 'mu'"),
         ([["mu", "tau"]], "joint: expected conjugate sites .* got 'tau' and 'mu'"),
     ],
 )
