@@ -178,7 +178,7 @@ class LinearDynamics(Sequences):
         """The log-density of states [..., T, D]: [...]."""
         if self._validate_args:
             self._validate_sample(value)
-        density = self.chain().log_weight(value).to(value.dtype)
+        density = self.chain().log_weight(value).to(torch.promote_types(value.dtype, self.matrix.dtype))
         return density.expand(broadcast_shape(density.shape, self.batch_shape))
 
     @torch.no_grad()

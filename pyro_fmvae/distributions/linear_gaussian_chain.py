@@ -117,7 +117,7 @@ class LinearGaussianChain(TorchDistribution):
         """The log-density of sequences [..., T, X]: [...]."""
         if self._validate_args:
             self._validate_sample(value)
-        evidence = self.chain(value).log_evidence().to(value.dtype)
+        evidence = self.chain(value).log_evidence().to(torch.promote_types(value.dtype, self.matrix.dtype))
         return evidence.expand(broadcast_shape(evidence.shape, self.batch_shape))
 
     @torch.no_grad()

@@ -204,6 +204,15 @@ def test_a_sequence_of_one_step_has_no_noise():
     assert fn.sample((2,)).shape == (2, 1, X)
 
 
+def test_integers_are_numbers():
+    first, moves = dist.Normal(torch.zeros(1), 1.0).to_event(1), dist.Normal(torch.zeros(1), 0.7).to_event(1)
+    states = LinearDynamics(first, 0.9 * torch.eye(1), moves, 3)
+    for fn in (states, LinearGaussianChain(states, torch.eye(1), moves)):
+        values = torch.tensor([[1], [2], [0]])
+        found, exact = fn.log_prob(values), fn.log_prob(values.to(torch.get_default_dtype()))
+        assert_close(found, exact)
+
+
 def test_single_precision_is_integrated_in_double():
     def single(fn):
         return dist.MultivariateNormal(fn.loc.float(), scale_tril=fn.scale_tril.float())

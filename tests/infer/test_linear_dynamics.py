@@ -142,6 +142,20 @@ def test_step_and_bound_are_those_by_hand(guide):
                 assert_allclose(one.detach(), np.broadcast_to(other, one.shape), rtol=1e-8, atol=1e-10)
 
 
+def test_integers_are_numbers():
+    def rooms(x):
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        first = dist.Normal(torch.zeros(1), 1.0).to_event(1)
+        states = LinearDynamics(first, 0.9 * torch.eye(1), dist.Normal(a.view(1), 1.0).to_event(1), 3)
+        pyro.sample("x", LinearGaussianChain(states, torch.eye(1), first), obs=x)
+
+    whole = torch.tensor([[1], [2], [0]])
+    guide, x = AutoConjugate(rooms), whole.to(torch.get_default_dtype())
+    guide(x)
+    found, exact = (TraceConjugate_ELBO().loss(rooms, guide, each) for each in (whole, x))
+    assert found == pytest.approx(exact, abs=1e-6)
+
+
 def test_bound_of_two_numbers_by_quadrature():
     """E[log p] over a by Gauss-Hermite quadrature, over the precision by Gauss-Laguerre, states on a grid."""
 

@@ -242,6 +242,10 @@ def dtype_of(fn: Distribution) -> torch.dtype:
     return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.get_default_dtype())
 
 
+def _result_type(fn: Distribution, value: Tensor) -> torch.dtype:
+    return torch.promote_types(dtype_of(fn), value.dtype)
+
+
 def held(fn: Distribution | Transform, around: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
     """Attributes of a distribution, and of those and the transforms inside of it, by name.
 
@@ -295,9 +299,9 @@ def log_density(
     if isinstance(fn, HiddenMarkov | LinearGaussianChain):
         chain = hidden_chain(fn, value, evaluate)
         weight = chain.log_weight(chain.draw()) if drawn else chain.log_evidence()
-        return weight if isinstance(fn, HiddenMarkov) else weight.to(value.dtype)
+        return weight if isinstance(fn, HiddenMarkov) else weight.to(_result_type(fn, value))
     if isinstance(fn, LinearDynamics):
-        return fn.chain(*expectations(evaluate)).log_weight(value).to(value.dtype)
+        return fn.chain(*expectations(evaluate)).log_weight(value).to(_result_type(fn, value))
     if ends := sites_of(list(vars(fn.support).values())):
         raise NeedsValueError.of(ends, "an end of a support, beyond which the density is 0")
     return restated_log_prob(_slim(fn), value if is_lazy(value) else exact(value))
