@@ -39,7 +39,16 @@ IMPOSSIBLE: Final = 1e-10
 
 
 class ChainSites(TableSites):
-    """The children of the state of an :class:`ObservedChain`, whose arguments these are."""
+    """The children of the state of an :class:`ObservedChain`.
+
+    Args:
+        levels: see :class:`ObservedMixture`; columns of successes and of numbers of trials count as left out.
+        trials: for each column of successes, that of the numbers of trials, or -1: there is one trial.
+        start: concentrations of the prior of the first state, [K].
+        transitions: those of the next states, [K, K], 0 for what does not happen.
+        prior: hyperparameters of the columns.
+        full: see :class:`ObservedMixture`.
+    """
 
     apart = (START, TRANSITIONS)
 
@@ -176,30 +185,9 @@ class ObservedChain(TablePosterior):
 
     and given the state, a row is that of a component of an :class:`ObservedMixture`. A column of successes is
     x | r=k ~ Binomial(n, φ_k) with φ_k ~ Beta(d0, d0). Missing entries are marginalised.
-
-    Args:
-        levels: see :class:`ObservedMixture`; columns of successes and of numbers of trials count as left out.
-        trials: for each column of successes, that of the numbers of trials, or -1: there is one trial.
-        start: concentrations of the prior of the first state, [K].
-        transitions: those of the next states, [K, K], 0 for what does not happen.
-        prior: hyperparameters of the columns.
-        full, learn_prior: see :class:`ObservedMixture`.
     """
 
     sites: ChainSites
-
-    def __init__(
-        self,
-        levels: Sequence[int],
-        trials: Mapping[int, int],
-        start: Tensor,
-        transitions: Tensor,
-        prior: TablePrior,
-        full: bool = False,
-        learn_prior: bool = False,
-    ) -> None:
-        super().__init__(ChainSites(levels, trials, start, transitions, prior, full), learn_prior)
-        self.components = self.sites.components
 
     @torch.no_grad()
     def chain(self, sequences: SequenceRows) -> Chain:

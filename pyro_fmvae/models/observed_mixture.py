@@ -80,7 +80,7 @@ class ObservedMixture(TablePosterior):
         sites = TableSites(levels, components, label_sizes, prior or TablePrior(), full)
         super().__init__(sites, learn_prior)
         self.levels, self.num_data = tuple(levels), check_size("num_data", num_data)
-        self.components, self.label_sizes = self.sites.components, self.sites.label_sizes
+        self.label_sizes = self.sites.label_sizes
         self.num_components = (*self.label_sizes, self.components)
         self.latent_dim = self.dim = len(self.levels)
         self.predictors = nn.ModuleDict()

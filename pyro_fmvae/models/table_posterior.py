@@ -34,13 +34,14 @@ class TablePosterior(nn.Module):
         learn_prior: choose the prior of the numbers by the bound.
 
     Attributes:
+        components: K.
         posteriors: posterior of each site of parameters, random at first.
         learnt: the prior of the numbers, if it is learnt.
     """
 
     def __init__(self, sites: TableSites, learn_prior: bool = False) -> None:
         super().__init__()
-        self.sites, prior = sites, sites.prior
+        self.sites, self.components, prior = sites, sites.components, sites.prior
         self.learnt: LearntPrior | None = None
         if learn_prior and sites.numbers:
             given = prior.numbers is not None

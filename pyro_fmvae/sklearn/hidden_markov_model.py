@@ -22,7 +22,14 @@ from pyro_fmvae.evaluate.randomness import resolve_device, seeded
 from pyro_fmvae.infer import AutoConjugate
 from pyro_fmvae.learn.chain_ascent import FittedChain, best_chain, climb_chain, search_chain
 from pyro_fmvae.models import TablePrior
-from pyro_fmvae.models.observed_chain import SHARES, START, TRANSITIONS, ObservedChain, SequenceRows
+from pyro_fmvae.models.observed_chain import (
+    SHARES,
+    START,
+    TRANSITIONS,
+    ChainSites,
+    ObservedChain,
+    SequenceRows,
+)
 from pyro_fmvae.models.table_sites import LEFT_OUT, column_site, parameter_of
 from pyro_fmvae.sklearn.sequences import GivenSequences, weights_of_sequences
 from pyro_fmvae.sklearn.standardisation import Standardisation
@@ -505,10 +512,10 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             learn_s0=self.mean_precision_prior is None,
             rates=self._rates,
         )
-        sites = self._columns.levels, self._trials, torch.tensor(start), torch.tensor(transitions)
+        chances, full = (torch.tensor(start), torch.tensor(transitions)), self.covariance_type == "full"
         with device:
-            full, learn = self.covariance_type == "full", self.covariance_prior is None
-            model = ObservedChain(*sites, prior, full, learn)
+            sites = ChainSites(self._columns.levels, self._trials, *chances, prior, full)
+            model = ObservedChain(sites, learn_prior=self.covariance_prior is None)
         return model.to(device)
 
     def _keep(

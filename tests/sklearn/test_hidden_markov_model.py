@@ -1,6 +1,7 @@
 """Hidden Markov models as estimators: against all paths, hmmlearn and the Pyro program."""
 
 import itertools
+import math
 import pickle
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pyro_fmvae import ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
+from pyro_fmvae.learn import chain_ascent
 from pyro_fmvae.models.observed_chain import SHARES
 from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, parameter_of
 from pyro_fmvae.sklearn import BayesianMixture, HiddenMarkovModel
@@ -269,6 +271,36 @@ def test_known_states_give_the_states_their_numbers(table):
     with pytest.warns(ConvergenceWarning):
         left.fit(np.where(ahead[:, None] == 0, 0.0, 9.0), states=ahead)
     np.testing.assert_allclose(left.means_[:, 0], [0, 9], atol=0.2)
+
+
+def test_further_sequences_have_the_bound_given_the_first(table):
+    """With one state the bound is exact: log p(A) + log p(B | A) = log p(A, B)."""
+    x = numbers(table)
+    priors = {"mean_prior": [4, 30], "mean_precision_prior": 0.3, "degrees_of_freedom_prior": 3.0}
+    model = HiddenMarkovModel(1, covariance_prior=np.diag([2.0, 900.0]), random_state=0, **priors)
+    whole = clone(model).fit(x, lengths=[120, 180])
+    parts = clone(model).fit(x[:120]).partial_fit(x[120:])
+    assert parts.lower_bound_ == pytest.approx(whole.lower_bound_, rel=1e-9)
+    np.testing.assert_allclose(parts.covariances_, whole.covariances_)
+
+
+@pytest.mark.parametrize(
+    ("changed", "orders"),
+    [
+        ({"sticky": 5.0}, math.log(6)),
+        ({"startprob_prior": [1, 1, 2]}, 0.0),
+        ({"transmat_prior": np.eye(3) + np.triu(np.ones((3, 3)))}, 0.0),
+        ({"covariance_prior": np.eye(2)}, math.log(6)),
+    ],
+)
+def test_evidence_counts_orders_of_states_that_are_alike(table, changed, orders, monkeypatch):
+    found = []
+    climb = chain_ascent.climb_chain
+    monkeypatch.setattr(chain_ascent, "climb_chain", lambda *args: found.append(climb(*args)) or found[-1])
+    HiddenMarkovModel(3, n_init=1, tol=1e-2, random_state=0, **changed).fit(numbers(table))
+    cost = found[-1].model.prior_cost()
+    assert found[-1].evidence == pytest.approx(found[-1].bounds[-1] + orders - cost)
+    assert (cost == 0) == ("covariance_prior" in changed)
 
 
 def test_number_of_states_is_found(table):

@@ -133,6 +133,13 @@ def test_a_sweep_is_that_of_the_paper():
     np.testing.assert_allclose(found, wanted)
 
 
+def test_the_best_of_several_starts_is_taken():
+    counts = np.random.default_rng(0).poisson(0.5, (40, 30))
+    models = [TopicModel(5, n_init=number, random_state=0).fit(counts) for number in range(1, 7)]
+    bounds = [model.lower_bound_ for model in models]  # a start more each time
+    assert bounds == sorted(bounds) and bounds[0] < bounds[-1]
+
+
 def test_words_and_texts():
     texts = ["Cat dog cat!", "dog, cat dog", "star moon", "moon star star"] * 10
     model = TopicModel(2, random_state=0).fit(texts)
@@ -145,7 +152,7 @@ def test_words_and_texts():
     with pytest.warns(UserWarning, match=r"left out 2 words .* such as \['owl', 'sun'\]"):
         model.partial_fit(["sun star", "owl cat"])
     table = pd.DataFrame({"cat": [3, 2, 0], "sun": [0, 0, 4]})
-    named = TopicModel(2, random_state=0).fit(table)
+    named = clone(model).fit(texts).fit(table)
     assert {words[0] for words in named.top_words(1)} == {"cat", "sun"}
     with pytest.raises(ValueError, match="X: expected counts, as in fit, got words"):
         named.transform(["cat"])
