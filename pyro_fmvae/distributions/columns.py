@@ -70,10 +70,10 @@ class Columns(TorchDistribution):
         drawn = [part.expand(self.batch_shape).sample(torch.Size(sample_shape)) for part in self.parts]
         pairs = zip(self.parts, drawn, strict=True)
         columns = [value if part.event_shape else value.unsqueeze(-1) for part, value in pairs]
-        kind = next(
-            (column.dtype for column in columns if column.is_floating_point()), torch.get_default_dtype()
+        side_by_side = torch.cat(columns, -1)
+        return (
+            side_by_side if side_by_side.is_floating_point() else side_by_side.to(torch.get_default_dtype())
         )
-        return torch.cat([column.to(kind) for column in columns], -1)
 
 
 def _width(part: Distribution) -> int:

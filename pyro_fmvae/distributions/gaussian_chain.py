@@ -66,10 +66,7 @@ class GaussianChain:
 
     def draw(self) -> Tensor:
         """A path drawn in proportion to its weight, float64 [..., T, D]."""
-        with torch.no_grad():
-            shape = (*self.batch_shape, *self.linear.shape[-2:])
-            noise = torch.randn(shape, dtype=self.linear.dtype, device=self.linear.device)
-            return self.mean_path + self.solve(noise)
+        return self.posterior(self.linear.dtype).sample()
 
     def log_density(self, path: Tensor) -> Tensor:
         """The log-density of paths [..., T, D] under the distribution proportional to the weights: [...]."""

@@ -51,6 +51,22 @@ def test_masks_have_to_be_the_same_for_all_states():
         HiddenMarkov(torch.ones(2) / 2, torch.ones(2, 2) / 2, both, 3, validate_args=True)
 
 
+def test_a_part_may_not_lack_steps_alone():
+    there = torch.tensor([[True], [False], [True]])
+    _, poissons, bernoullis = parts()
+    both = Columns(bernoullis, poissons.expand([3, 2]).mask(there))
+    with pytest.raises(ValueError, match="expected a mask of whole steps"):
+        _ = HiddenMarkov(torch.ones(2) / 2, torch.ones(2, 2) / 2, both, 3).present
+
+
+def test_draws_have_the_widest_type():
+    narrow, wide = (dist.Normal(torch.zeros(2, dtype=dtype), 1.0) for dtype in (torch.float32, torch.float64))
+    assert Columns(narrow, wide).sample().dtype == torch.float64
+    states = dist.Categorical(torch.ones(2, 3))
+    assert Columns(states, narrow).sample().dtype == torch.float32
+    assert Columns(states, states).sample().dtype == torch.get_default_dtype()
+
+
 def test_parts_are_scalars_or_vectors():
     with pytest.raises(ValueError, match="parts: expected distributions of scalars or vectors"):
         Columns(dist.Normal(torch.zeros(2, 3), 1.0).to_event(2))

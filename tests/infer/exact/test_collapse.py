@@ -422,6 +422,20 @@ def test_an_error_names_what_stands_in_the_way(program, sites, message):
     assert "\n" not in str(error.value)
 
 
+def test_a_result_without_numbers_is_none():
+    def program(x):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("n", len(x)):
+            pyro.sample("x", dist.Normal(w, 1.0), obs=x)
+        return 2 * w if len(x) == 2 else x
+
+    def result(x):
+        return poutine.trace(collapse(program)).get_trace(x).nodes["_RETURN"]["value"]
+
+    assert result(torch.ones(2)) is None
+    assert result(torch.ones(3)).tolist() == [1.0, 1.0, 1.0]
+
+
 def test_data_that_are_not_finite_are_named():
     with pytest.raises(ValueError, match=r"^site 'x': 1 of its 2 observed values are not finite"):
         collapse(independent, ["mu"])(torch.tensor([1.0, math.inf]))

@@ -366,6 +366,31 @@ def of_all_values(model, y, shapes):
     return torch.stack(logs).softmax(0)
 
 
+def test_weights_are_integrated_out_while_their_indicators_are_drawn():
+    torch.set_default_dtype(torch.float64)
+    pyro.set_rng_seed(0)
+    x = torch.randn(8, 3)
+    x[:, 1] = x[:, 0] + 0.2 * torch.randn(8)
+    y = x @ torch.tensor([1.0, 0.0, 0.3]) + 0.3 * torch.randn(8)
+
+    def model(x, y):
+        with pyro.plate("columns", 3):
+            is_in = pyro.sample("is_in", dist.Bernoulli(0.3))
+            weights = pyro.sample("weights", dist.Normal(0.0, 5.0))
+        with pyro.plate("rows", 8):
+            pyro.sample("y", dist.Normal(x @ (is_in * weights), 0.3), obs=y)
+
+    subsets = torch.cartesian_prod(*[torch.arange(2.0)] * 3)
+    logs = []
+    for inside in subsets:
+        covariance = 25 * (x * inside) @ x.T + 0.09 * torch.eye(8)
+        evidence = dist.MultivariateNormal(torch.zeros(8), covariance).log_prob(y)
+        logs.append(evidence + dist.Bernoulli(0.3).log_prob(inside).sum())
+    exact = torch.stack(logs).softmax(0) @ subsets
+    found = ConjugateGibbs(model).draw(x, y, num_samples=400, warmup_steps=20, num_chains=4)["is_in"]
+    assert ((found.mean((0, 1)) - exact).abs() < 0.06).all()
+
+
 @pytest.mark.parametrize("model", [chain_of_states, coins_in_a_sum])
 def test_discrete_sites(model):
     y = torch.tensor([1.0, 0.0, 1.0, 1.0]) if model is chain_of_states else torch.tensor(1.2)
