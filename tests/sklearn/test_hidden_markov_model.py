@@ -14,8 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pyro_fmvae import ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
+from pyro_fmvae.distributions.marginal_component import marginal_table
 from pyro_fmvae.learn import chain_ascent
-from pyro_fmvae.models.observed_chain import SHARES
+from pyro_fmvae.models.observed_chain import SHARES, SequenceRows
 from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, parameter_of
 from pyro_fmvae.sklearn import BayesianMixture, HiddenMarkovModel
 
@@ -140,6 +141,25 @@ def test_score_paths_and_probabilities_are_sums_over_all_paths(table, kind):
         np.testing.assert_allclose(model.filter(new)[n - 1], model.predict_proba(new[:n])[-1], atol=1e-9)
     map_ = clone(model).set_params(algorithm="map").fit(x, lengths=LENGTHS)
     np.testing.assert_array_equal(map_.predict(new), first.argmax(1))
+
+
+def test_the_best_path_need_not_have_the_best_states():
+    nothing = np.full((3, 1), np.nan)
+    priors = {"startprob_prior": [600, 400], "transmat_prior": [[500, 500], [0, 1000]]}
+    path = HiddenMarkovModel(2, random_state=0, **priors).fit(nothing)
+    assert path.predict(nothing).tolist() == [1, 1, 1]  # 0.4; [0, 1, 1] has 0.3, and the other two 0.15
+    assert clone(path).set_params(algorithm="map").fit(nothing).predict(nothing).tolist() == [0, 1, 1]
+
+
+def test_steps_with_gaps_have_their_bound_in_every_state():
+    rng = np.random.default_rng(0)
+    x = rng.normal(np.repeat([0, 50], 60)[:, None], 1, (120, 12))
+    x[::4, :9] = np.nan
+    model = HiddenMarkovModel(2, n_init=1, random_state=0).fit(x)
+    rows = model._columns.standardised(x, torch.device("cpu"))
+    found = model._chain.chain(SequenceRows.of(model._chain, rows, torch.tensor([120]))).log_likelihood[0]
+    exact = marginal_table(rows, model._chain.natural(parameter_of(NUMBERS)).expected_stats())
+    torch.testing.assert_close(found, exact)
 
 
 def test_posterior_is_that_of_hmmlearn(table):

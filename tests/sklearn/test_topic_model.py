@@ -140,6 +140,14 @@ def test_the_best_of_several_starts_is_taken():
     assert bounds == sorted(bounds) and bounds[0] < bounds[-1]
 
 
+def test_entries_that_are_stored_twice_are_added():
+    stored = csr_matrix(([1.0, 1.0, 2.0, 3.0], [0, 0, 1, 2], [0, 3, 4]), (2, 3))
+    model = TopicModel(2, random_state=0).fit(stored)
+    np.testing.assert_allclose(model.components_, clone(model).fit(stored.toarray()).components_)
+    words, times, _ = model.model_arguments(stored)
+    assert words[0].tolist() == [0, 1] and times[0].tolist() == [2, 2]
+
+
 def test_words_and_texts():
     texts = ["Cat dog cat!", "dog, cat dog", "star moon", "moon star star"] * 10
     model = TopicModel(2, random_state=0).fit(texts)
