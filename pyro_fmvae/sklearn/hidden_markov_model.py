@@ -641,9 +641,8 @@ def _dirichlet_ends(concentration: Tensor, tails: np.ndarray) -> np.ndarray:
     alpha = concentration.numpy()
     rest = alpha.sum(-1, keepdims=True) - alpha
     sides = tails.reshape(-1, *[1] * alpha.ndim)
-    with np.errstate(invalid="ignore"):
-        ends = beta.ppf(sides, alpha, np.maximum(rest, np.finfo(float).tiny))
-    return np.where(rest > 0, ends, 1.0)
+    ends: np.ndarray = beta.ppf(sides, alpha, np.maximum(rest, np.finfo(float).tiny))
+    return ends
 
 
 def _ends(chain: Chain) -> np.ndarray:

@@ -163,3 +163,17 @@ def test_a_tree_is_cut_as_scipy_cuts_it():
 def test_a_single_component_is_a_single_cluster():
     tree = cluster_tree(mixture((1.0,), loc=[(0.0,)], covariance=[[[1.0]]]))
     assert tree.shape == (0, 4) and cut(tree).tolist() == [0]
+
+
+def test_neither_the_order_of_components_nor_how_sure_they_are_changes_heights(monkeypatch):
+    rng = np.random.default_rng(0)
+    weights, loc = rng.dirichlet(np.ones(6)), 3 * rng.normal(size=(6, 2))
+    covariance = np.stack([np.diag(part) for part in rng.uniform(0.5, 2, (6, 2))])
+    heights = cluster_tree(mixture(weights, loc=loc, covariance=covariance))[:, 2]
+    assert heights[-1] > 0.1
+    for order in (np.argsort(weights), np.argsort(-weights)):
+        tree = cluster_tree(mixture(weights[order], loc=loc[order], covariance=covariance[order]))
+        np.testing.assert_allclose(tree[:, 2], heights, atol=1e-9)
+    monkeypatch.setitem(globals(), "MANY", 10.0)
+    few = cluster_tree(mixture(weights, loc=loc, covariance=covariance))
+    np.testing.assert_allclose(few[:, 2], heights, atol=1e-9)

@@ -300,6 +300,7 @@ def test_further_sequences_have_the_bound_given_the_first(table):
     model = HiddenMarkovModel(1, covariance_prior=np.diag([2.0, 900.0]), random_state=0, **priors)
     whole = clone(model).fit(x, lengths=[120, 180])
     parts = clone(model).fit(x[:120]).partial_fit(x[120:])
+    assert (whole.credible_interval().transmat == 1).all()
     assert parts.lower_bound_ == pytest.approx(whole.lower_bound_, rel=1e-9)
     np.testing.assert_allclose(parts.covariances_, whole.covariances_)
 
@@ -362,6 +363,9 @@ def test_samples_have_the_kinds_of_the_columns(table):
         np.column_stack([trials, trials])
     )
     assert set(few.sample(50)[0][:, 1]) == {1} and few.forecast(1).mean[0, 1] == 1
+    drawn = model.sample(40_000)[0]
+    far = model.forecast(100).mean[0, -1]
+    np.testing.assert_array_less(np.abs(far - drawn.mean(0)), 0.05 * drawn.std(0) + 1e-9)
     same = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(same.sample(10)[0], model.sample(10)[0])
     assert same.score(x, lengths=LENGTHS) == model.score(x, lengths=LENGTHS)
@@ -405,6 +409,8 @@ def test_what_is_wrong_is_said(table):
         HiddenMarkovModel(2).fit(x, lengths=[10, 20])
     with pytest.raises(ValueError, match="lengths: expected None with a list"):
         HiddenMarkovModel(2).fit([x, x], lengths=[300, 300])
+    with pytest.raises(ValueError, match="sample_weight: expected one weight for each sequence"):
+        HiddenMarkovModel(2).fit(x, lengths=[100, 200], sample_weight=np.arange(300))
     with pytest.raises(ValueError, match="topology: expected 'ergodic' or 'left-to-right'"):
         HiddenMarkovModel(2, topology="ring").fit(x)
     with pytest.raises(ValueError, match="transmat_prior: expected"):

@@ -53,6 +53,7 @@ def test_coherence_is_normalised_mutual_information():
     apart = np.repeat(np.eye(2), 5, axis=0).repeat(2, axis=1)  # words 0 and 1, or 2 and 3
     model = TopicModel(2, random_state=0).fit(5 * apart)
     np.testing.assert_allclose(model.coherence(apart, 2), 1.0)
+    np.testing.assert_allclose(model.coherence(np.ones((3, 4)), 2), 1.0)
     np.testing.assert_allclose(model.coherence(np.eye(4), 2), -1.0)
     mixed = np.array([[1, 1, 1, 1], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0]])  # independent
     np.testing.assert_allclose(model.coherence(mixed, 2), 0.0, atol=1e-12)
