@@ -55,9 +55,10 @@ class ConjugateSVI(SVI):
             does it alone.
 
     With a ``group``, every process makes the same calls with the same whole batch, from the same parameters
-    and the same random state. Each rank runs the program on its share of the rows, of every tensor argument
-    that is as long as the first one, with random numbers of its own. Loss and gradients, natural ones
-    included, are averaged with weights B_r / B. Afterwards all ranks have the same parameters, to the bit,
+    and the same random state. Each rank runs the program on its share of the rows (of every tensor argument,
+    in its first dimension that is as long as the batch), with random numbers of its own. Loss and
+    gradients, natural ones included, are averaged with weights B_r / B. Afterwards all ranks have the
+    same parameters, to the bit,
     and these are those of a single process in distribution. The program needs a plate
     ``pyro.plate(..., N, subsample=x)``, by which its loss is scaled; what compares the points of a batch
     compares those of a share. An error on one rank is raised on all.

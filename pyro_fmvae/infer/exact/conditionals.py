@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.natural_distribution import event_dim_of
-from pyro_fmvae.distributions.normal_block import NormalBlock
+from pyro_fmvae.distributions.normal_block import MOST_TOGETHER, NormalBlock
 from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Expects, Moments, Squares, expectation_of
@@ -35,7 +35,6 @@ from pyro_fmvae.infer.elbo.sums import Factor, Sum, widest
 Values = Mapping[str, Tensor]
 _LOCATION = frozenset({("x",), ("x", "x")})
 LEAF = "nothing depends on it"
-_MOST_TOGETHER = 256  # numbers in one Gaussian block, whose precision matrix is dense
 
 
 class AtValues(Messenger):
@@ -262,7 +261,7 @@ def gaussian_blocks(joint: LogJoint, blocks: Iterable[Block], values: Values) ->
 
 
 def _fits(blocks: Iterable[Block]) -> bool:
-    return sum(shape.numel() for each in blocks for shape in each.shapes.values()) <= _MOST_TOGETHER
+    return sum(shape.numel() for each in blocks for shape in each.shapes.values()) <= MOST_TOGETHER
 
 
 def _joined(blocks: Sequence[Block]) -> Block:

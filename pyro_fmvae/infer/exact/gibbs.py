@@ -258,7 +258,11 @@ class GibbsKernel(MCMCKernel):
             strict_enumeration_warning=False,
         )
         drawn = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
-        return {name: drawn[name]["value"].reshape(values[name].shape) for name in self._discrete}
+        found = {}
+        for name in self._discrete:  # a single category has one number for a whole plate
+            value, shape = drawn[name]["value"], values[name].shape
+            found[name] = value.reshape(value.shape[max(value.dim() - len(shape), 0) :]).expand(shape)
+        return found
 
     def _collapsible(self, blocks: Iterable[Block], values: dict[str, Tensor]) -> Block | None:
         """A Gaussian vector beside the discrete sites, whose numbers would hold each other fast."""

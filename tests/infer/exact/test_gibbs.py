@@ -238,7 +238,7 @@ def test_joint_distribution_with_a_fallback():
 @pytest.mark.parametrize("model", [regression, hierarchy])
 def test_joint_distribution_by_turns(model, monkeypatch):
     """Gaussian blocks that are too large: one site at a time, coupled numbers by turns."""
-    monkeypatch.setattr("pyro_fmvae.infer.exact.conditionals._MOST_TOGETHER", 0)
+    monkeypatch.setattr("pyro_fmvae.infer.exact.conditionals.MOST_TOGETHER", 0)
     assert stays_in_the_joint_distribution(model, 200) < 4.5
 
 
@@ -364,6 +364,18 @@ def of_all_values(model, y, shapes):
         own = {name: value.long() if names != ["z"] else value for name, value in own.items()}
         logs.append(poutine.trace(poutine.condition(model, own)).get_trace(y).log_prob_sum())
     return torch.stack(logs).softmax(0)
+
+
+def test_a_mixture_of_one_component():
+    def single(y):
+        mu = pyro.sample("mu", dist.Normal(torch.zeros(1), 1.0).to_event(1))
+        with pyro.plate("rows", len(y)):
+            z = pyro.sample("z", dist.Categorical(torch.ones(1)))
+            pyro.sample("y", dist.Normal(mu[z], 1.0), obs=y)
+
+    draws = ConjugateGibbs(single).draw(torch.ones(5), num_samples=500, warmup_steps=5, num_chains=2)
+    assert draws["z"].shape == (2, 500, 5) and not draws["z"].any()
+    assert abs(draws["mu"].mean() - 5 / 6) < 0.07
 
 
 def test_weights_are_integrated_out_while_their_indicators_are_drawn():
