@@ -32,7 +32,9 @@ _MARGIN = 1e-6  # from the end of the range of a power, whose inverse is infinit
 class ColumnTransform:
     """Yeo and Johnson's (2000) powers of skewed columns, and codes of columns of few integers.
 
-    A power of 1 leaves a standardised column as it is. A Gaussian of a column of few integers, such as years
+    A power of 1 leaves a standardised column as it is. A power above 1 stretches large numbers and one below
+    1 small ones; beyond the training rows' range the transform goes on as a logarithm on that side, so that a
+    far row is not stretched without limit. A Gaussian of a column of few integers, such as years
     or grades, would shrink to one of them, so these are categories.
     """
 
@@ -43,6 +45,8 @@ class ColumnTransform:
     power: tuple[float, ...]
     """The powers [D], of greatest likelihood for the training rows; nearer to 1 where float32 could not tell
     the largest numbers apart."""
+    end: tuple[float, ...]
+    """The training rows' end on the side that a power stretches [D], standardised; 0 where it is within."""
     values: tuple[tuple[float, ...], ...]
     """For each column, the numbers that are its categories 0, 1, …; empty where it has none."""
 
@@ -64,7 +68,7 @@ class ColumnTransform:
         """
         every = training if every is None else every
         size = training.shape[1]
-        mean, std, power = np.zeros(size), np.ones(size), np.ones(size)
+        mean, std, power, end = np.zeros(size), np.ones(size), np.ones(size), np.zeros(size)
         values: list[tuple[float, ...]] = [()] * size
         for column in sorted(set(range(size)) - set(skip)):
             known, anywhere = (_known(rows[:, column]) for rows in (training, every))
@@ -81,9 +85,10 @@ class ColumnTransform:
                 while not _resolved(standard, found):
                     found = round(1 + 0.8 * (found - 1), DECIMALS)
                 mean[column], std[column], power[column] = centre, spread, found
+                end[column] = max(standard.max(), 0.0) if found > 1 else min(standard.min(), 0.0)
         if (power == 1).all() and not any(values):
             return None
-        return cls(tuple(mean.tolist()), tuple(std.tolist()), tuple(power.tolist()), tuple(values))
+        return cls(*(tuple(each.tolist()) for each in (mean, std, power, end)), tuple(values))
 
     @property
     def coded(self) -> list[int]:
@@ -111,18 +116,27 @@ class ColumnTransform:
         for column in self.coded:
             same = found[:, column, None] == np.array(self.values[column])
             found[:, column] = np.where(same.any(axis=1), same.argmax(axis=1), np.nan)
-        for column, power in enumerate(self.power):
+        for column, (power, end) in enumerate(zip(self.power, self.end, strict=True)):
             if power != 1:
                 standard = (found[:, column] - self.mean[column]) / self.std[column]
                 known = ~np.isnan(standard)
-                found[known, column] = scipy.stats.yeojohnson(standard[known], power)
+                x = standard[known]
+                inside = np.minimum(x, end) if power > 1 else np.maximum(x, end)
+                beyond = np.sign(x - inside) * np.log1p(np.abs(x - inside))
+                powered = scipy.stats.yeojohnson(inside, power)
+                found[known, column] = powered + (1 + abs(end)) ** abs(power - 1) * beyond
         return found
 
     def inverse(self, y: Tensor) -> Tensor:
         """Undo the transform of rows [..., D]; numbers beyond its range become the nearest within."""
-        power = y.new_tensor(self.power)
-        above, below = _unpowered(y.clamp(min=0), power), -_unpowered((-y).clamp(min=0), 2 - power)
-        standard = torch.where(y >= 0, above, below)
+        power, end = y.new_tensor(self.power), y.new_tensor(self.end)
+        stretching = 1 + (power - 1).abs()  # the exponent on the side of the end
+        furthest = end.sign() * ((1 + end.abs()) ** stretching - 1) / stretching
+        inside = torch.where(power > 1, y.minimum(furthest), y.maximum(furthest))
+        above, below = _unpowered(inside.clamp(min=0), power), -_unpowered((-inside).clamp(min=0), 2 - power)
+        beyond = (y - inside) / (1 + end.abs()) ** (stretching - 1)
+        beyond = beyond.sign() * beyond.abs().clamp(max=_FURTHEST).expm1()
+        standard = torch.where(inside >= 0, above, below) + beyond
         x = torch.where(power == 1, y, standard * y.new_tensor(self.std) + y.new_tensor(self.mean))
         for column in self.coded:
             numbers = y.new_tensor(self.values[column])
@@ -133,7 +147,7 @@ class ColumnTransform:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to a JSON object."""
-        lists = {name: list(getattr(self, name)) for name in ("mean", "std", "power")}
+        lists = {name: list(getattr(self, name)) for name in ("mean", "std", "power", "end")}
         return {**lists, "values": [list(numbers) for numbers in self.values]}
 
     @classmethod
@@ -144,7 +158,7 @@ class ColumnTransform:
             KeyError, TypeError: `state` is not what `to_dict` writes.
         """
         values = tuple(tuple(numbers) for numbers in state["values"])
-        return cls(tuple(state["mean"]), tuple(state["std"]), tuple(state["power"]), values)
+        return cls(*(tuple(state[name]) for name in ("mean", "std", "power", "end")), values)
 
 
 def has_few_integers(known: np.ndarray) -> bool:

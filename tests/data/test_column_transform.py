@@ -38,13 +38,27 @@ def test_powers_are_scikit_learns_of_standardised_columns():
 
 @pytest.mark.parametrize("power", [-2.0, 0.0, 0.5, 2.0, 3.5])
 def test_the_inverse_undoes_it(power):
-    powers = ColumnTransform((1.0, 0.0), (2.0, 1.0), (power, 1.0), ((), ()))
+    end = 1.5 if power > 1 else -1.5  # numbers on both sides of it
+    powers = ColumnTransform((1.0, 0.0), (2.0, 1.0), (power, 1.0), (end, 0.0), ((), ()))
     x = np.stack([np.linspace(-4, 6, 50), np.linspace(-1, 1, 50)], 1)
     x[3, 0] = np.nan
     back = powers.inverse(torch.from_numpy(powers(x)))
     assert_close(back, torch.from_numpy(x), equal_nan=True)
     far = powers.inverse(torch.tensor([[1e6, 0.0], [-1e6, 0.0]]).double())
     assert far.isfinite().all() and far[0, 0] > 6 > -4 > far[1, 0]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_rows_beyond_the_range_of_training_are_not_stretched_without_limit(sign):
+    x = -sign * np.exp(1.5 * RNG.standard_normal((400, 1)))  # a tail on the other side
+    powers = ColumnTransform.fit(x)
+    far = sign * np.array([[1e3], [1e6], [1e9]])
+    found = powers(far)
+    assert np.abs(found).max() < 1000  # 1e9 ** 5 without an end
+    assert_close(powers.inverse(torch.from_numpy(found)), torch.from_numpy(far))
+    end = powers.mean[0] + powers.std[0] * powers.end[0]
+    around = powers(end + np.array([[-2e-6], [-1e-6], [0.0], [1e-6], [2e-6]]) * powers.std[0])
+    assert_close(np.diff(around, axis=0) / np.diff(around, axis=0)[0], np.ones((4, 1)), rtol=1e-3, atol=0)
 
 
 def test_columns_that_may_not_be_transformed():
