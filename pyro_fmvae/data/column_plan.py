@@ -181,6 +181,22 @@ def continuous_columns(plan: Sequence[PlannedColumn]) -> list[int]:
     return [place for place, kind in enumerate(kinds) if kind not in ("integer", "boolean")]
 
 
+def words_beside(plan: Sequence[PlannedColumn], columns: Sequence[Entries]) -> dict[int, np.ndarray]:
+    """Words of a table that their codes do not tell: those among the others, and those that count as missing.
+
+    Returns:
+        Texts [n] by column of what :func:`read_columns` returns, '' where the code says it all; without the
+        columns in which it always does.
+    """
+    found, place = dict[int, np.ndarray](), 0
+    for column, entries in zip(plan, columns, strict=True):
+        named = {*column.words[: -1 if column.other else None], ""}
+        if column.words and not named.issuperset(entries.counts):
+            found[place] = np.array(["" if text in named else text for text in entries.texts])
+        place += len(column.features)
+    return found
+
+
 def read_columns(
     plan: Sequence[PlannedColumn], columns: Sequence[Entries], unseen: dict[str, Counter[str]] | None = None
 ) -> np.ndarray:

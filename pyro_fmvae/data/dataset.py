@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ class Split:
     raw: np.ndarray | RowArray | None = None
     """Numbers of the whole file in their own units, [N, D], NaN where one is missing. `places` are the rows
     of this split. None unless it is a table that may have gaps."""
+    words: Mapping[int, np.ndarray] = field(default_factory=dict)
+    """Words of the whole file that `raw` has no code of its own for, [N], by column; '' where it has one."""
 
     def __post_init__(self) -> None:
         if self.x.dtype not in (torch.bool, torch.uint8, torch.float32):
@@ -73,6 +76,10 @@ class Split:
         for there, part in self.raw.pieces(places):
             found[there] = part
         return found
+
+    def raw_words(self, rows: Tensor) -> dict[int, np.ndarray]:
+        """The words of the rows at the indices int64 [m], [m] by column: see `words`."""
+        return {} if self.places is None else {c: w[self.places[rows].numpy()] for c, w in self.words.items()}
 
     def select(self, rows: Tensor) -> Split:
         """Take the rows at the indices int64 [m], in that order."""

@@ -27,6 +27,8 @@ GROUP: Final = 16 << 20
 CODES, MEAN, PREDICTED = "codes", "mean", "predicted"
 GIVEN: Final = "given"
 """Name under which the rows of a table are with their encodings."""
+GIVEN_WORDS: Final = "given words {}"
+"""Name under which the words of a column are that the rows have no codes of their own for."""
 
 
 def check_installed(target: Path) -> None:
@@ -56,8 +58,10 @@ def given_parts(parts: Iterable[Mapping[str, np.ndarray]], rows: Split) -> Itera
     start = 0
     for arrays in parts:
         stop = start + len(next(iter(arrays.values())))
-        raw = rows.raw_rows(torch.arange(start, stop))
-        yield arrays if raw is None else {**arrays, GIVEN: raw}
+        here = torch.arange(start, stop)
+        raw = rows.raw_rows(here)
+        words = {GIVEN_WORDS.format(column): texts for column, texts in rows.raw_words(here).items()}
+        yield arrays if raw is None else {**arrays, GIVEN: raw, **words}
         start = stop
 
 
@@ -80,9 +84,11 @@ def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> d
     gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
     columns |= factor_columns(run, arrays, [arrays[name] for name in gammas])
     if run.recipe.rows_are_codes:
-        for name, values in named_columns(run, torch.from_numpy(arrays[MEAN]), arrays.get(GIVEN)):
+        places = {GIVEN_WORDS.format(column): column for column in range(arrays[MEAN].shape[1])}
+        words = {places[name]: arrays[name] for name in places.keys() & arrays.keys()}
+        for name, values in named_columns(run, torch.from_numpy(arrays[MEAN]), arrays.get(GIVEN), words):
             columns[f"{name} (data)" if name in columns else name] = values
-        gammas.append(MEAN)
+        gammas += [MEAN, *places]
     return columns | _flat(arrays, without=(title, GIVEN, CODES, PREDICTED, *gammas))
 
 

@@ -215,7 +215,7 @@ def map_rows(function: Callable[[Tensor], Tensor], batches: Batches) -> Tensor:
 
 
 def named_columns(
-    run: Run, rows: Tensor, known: np.ndarray | None = None
+    run: Run, rows: Tensor, known: np.ndarray | None = None, words_of: Mapping[int, np.ndarray] | None = None
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Columns that are not ignored.
 
@@ -223,6 +223,7 @@ def named_columns(
         run: of a table.
         rows: as the model sees them, on the CPU, [n, D].
         known: the same in their units, as far as they are known, [n, D]: NaN where one is not.
+        words_of: words that are known, but have no code of their own, [n] by column; '' where there is none.
 
     Yields:
         Name and values [n] of each column: numbers, NaN where one is missing, or words, '' where one is.
@@ -240,8 +241,12 @@ def named_columns(
             if name in dates:
                 yield name, date_texts(values[column])
                 continue
-            place = np.nan_to_num(values[column], nan=len(words)).astype(int) if words else ()
-            yield name, np.array([*words, ""])[place] if words else values[column]
+            if not words:
+                yield name, values[column]
+                continue
+            place = np.nan_to_num(values[column], nan=len(words)).astype(int)
+            own, given = np.array([*words, ""])[place], (words_of or {}).get(column)
+            yield name, own if given is None else np.where(given == "", own, given)
 
 
 def finite_bound(model: Any, rows: Split, device: torch.device) -> tuple[dict[str, float], Tensor]:

@@ -22,7 +22,15 @@ from typing import Any, Final, TextIO
 
 import numpy as np
 
-from pyro_fmvae.data.column_plan import MARKS, Entries, PlannedColumn, features_of, plan_of, read_columns
+from pyro_fmvae.data.column_plan import (
+    MARKS,
+    Entries,
+    PlannedColumn,
+    features_of,
+    plan_of,
+    read_columns,
+    words_beside,
+)
 from pyro_fmvae.data.loader import TableOptions
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal, some_of
@@ -235,7 +243,8 @@ def table_of(
             )
     described = features_of(plan)
     check_printable(chain(described["column_names"], *described["levels"]), source)
-    return Raw(read_columns(plan, columns, unseen), **described, plan=tuple(plan))
+    x, words = read_columns(plan, columns, unseen), words_beside(plan, columns)
+    return Raw(x, **described, plan=tuple(plan), words=words)
 
 
 def _matched(columns: Sequence[Entries], plan: Sequence[PlannedColumn], source: str) -> Sequence[Entries]:

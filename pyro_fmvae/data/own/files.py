@@ -358,8 +358,8 @@ def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str, unskew: bool =
 def _split(raw: Raw, preprocessing: Preprocessing, source: str) -> Split:
     labels = None if raw.labels is None else torch.from_numpy(raw.labels)
     x = preprocessing(raw.x, source)
-    in_units = raw.x if preprocessing.missing else None
-    return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)), raw=in_units)
+    given = {"raw": raw.x, "words": raw.words} if preprocessing.missing else {}
+    return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)), **given)
 
 
 def open_pictures(path: Path | InMemory) -> Pictures:

@@ -44,6 +44,8 @@ class Raw(NamedTuple):
     """Columns of `x`, from 0, that models leave out: NaN where they are no numbers."""
     plan: tuple[PlannedColumn, ...] = ()
     """Plan of the columns of a table that is read by columns; none of an array."""
+    words: Mapping[int, np.ndarray] = {}
+    """See :func:`~pyro_fmvae.data.column_plan.words_beside`."""
 
 
 def is_decimal(text: str) -> bool:
