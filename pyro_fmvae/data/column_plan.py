@@ -366,7 +366,8 @@ def _numbers(column: Entries, row: _Row) -> PlannedColumn:
     words = [] if column.numeric else [text for text in column.counts if text not in column.numbers]
     lost = sum(column.counts[text] for text in words)
     listed = ", ".join(repr(word) for word in words[:3]) + (" …" if len(words) > 3 else "")
-    note = f"; {lost:,} entries that are none ({listed}) count as missing" if words else ""
+    none = "1 entry that is none counts" if lost == 1 else f"{lost:,} entries that are none count"
+    note = f"; {none} as missing: {listed}" if words else ""
     span, whole = _span(found), len(known) > 0 and bool((known == np.round(known)).all())
     distinct = column.different if column.numeric else len(np.unique(known))
     if not column.kind and whole and distinct == len(found) and distinct >= _FEW:

@@ -126,7 +126,7 @@ def test_a_table_is_standardised_by_what_is_known_of_its_training_rows(tmp_path)
     path = tmp_path / "a.csv"
     path.write_text(text)
     with pytest.raises(
-        ValueError, match=r"a\.csv: expected numbers alone, got words or gaps in column 'a'; "
+        ValueError, match=r"a\.csv: expected numbers alone, got words or gaps in column 'a', row 1; "
     ):
         load(str(path))
     data = load(str(path), sparse=AS_IS)

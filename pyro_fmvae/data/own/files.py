@@ -252,11 +252,12 @@ def _check_numbers(raw: Raw, counts: CountOptions | None, missing: bool, source:
             raise ValueError(
                 f"{source}: expected counts in column {column.name or number!r}, got {column.words[0]!r}"
             )
-        if column.words or (not missing and np.isnan(raw.x[:, number - 1]).any()):
+        gaps = np.isnan(raw.x[:, number - 1])
+        if column.words or (not missing and gaps.any()):
             advice = "model='mixture'" if source == "data" else "--model mixture"
+            place = repr(column.name or number) + ("" if column.words else f", row {gaps.argmax() + 1}")
             raise ValueError(
-                f"{source}: expected numbers alone, got words or gaps in column {column.name or number!r}; "
-                f"{advice} takes them"
+                f"{source}: expected numbers alone, got words or gaps in column {place}; {advice} takes them"
             )
         if missing and column.kind == "constant" and np.isnan(raw.x[:, number - 1]).all():
             raise ValueError(

@@ -223,7 +223,7 @@ def test_what_the_columns_of_a_table_hold(tmp_path):
     assert raw.levels[10][int(first["born weekday"])] == "Sun"
     plan = {column.name: column for column in raw.plan}
     assert np.isfinite(raw.x[:, 11:13]).all() and plan["unit"].values == "cm"
-    assert "('unknown') count as missing" in plan["weight"].why
+    assert "count as missing: 'unknown'" in plan["weight"].why
     assert all(column.why and column.treatment and column.values for column in raw.plan)
 
 
@@ -383,9 +383,12 @@ def test_the_header_of_a_file_that_was_joined_to_another_counts_as_missing(tmp_p
     numbers = "".join(f"{i},{2 * i}\n" for i in range(5))
     raw = read(tmp_path, f"a,b\n{numbers}a,b\n{numbers}")
     assert np.isnan(raw.x).any(axis=1).tolist() == [False] * 5 + [True] + [False] * 5
-    assert "('a') count as missing" in raw.plan[0].why
+    assert "counts as missing: 'a'" in raw.plan[0].why
 
 
 def test_infinity_counts_as_missing(tmp_path):
     raw = read(tmp_path, "a,b\n" + "".join(f"{i},{'inf' if i == 3 else i / 3}\n" for i in range(12)))
-    assert np.flatnonzero(np.isnan(raw.x[:, 1])).tolist() == [3] and "('inf')" in raw.plan[1].why
+    assert (
+        np.flatnonzero(np.isnan(raw.x[:, 1])).tolist() == [3]
+        and "counts as missing: 'inf'" in raw.plan[1].why
+    )
