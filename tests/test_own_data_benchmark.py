@@ -174,7 +174,9 @@ def test_a_failed_training_is_a_row_that_misses_the_aims(
     table.x[3, 1] = np.inf
     own, row = small_sets[0], b.own_data.Row("flowers", "clusters", "pyro_fmvae", "", 0, 5.0)
     failed = b.own_data.measure(own, row, table)
-    assert failed["figures"] is None and "got words or gaps in column 'v', row 4;" in failed["error"]
+    assert (
+        failed["figures"] is None and "data.csv, row 4: expected a finite number in column" in failed["error"]
+    )
     assert str(tmp_path.parent) not in failed["error"]
     good = failed | {"method": "k-means", "figures": {"ari": 0.5, "nmi": 0.5}}
     printed = b.own_data_tables.tables([failed, good])

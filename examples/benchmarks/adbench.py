@@ -5,8 +5,8 @@
 DIR holds files ``NUMBER_NAME.npz`` with rows ``X`` and ``y``, 1 for outliers, of ADBench
 (https://github.com/Minqi824/ADBench; Han et al., 2022). Without it, scikit-learn's wine takes their place,
 with ten rows of a cultivar as outliers. Columns are scaled to [0, 1], as there. A line for each set has the
-area under the ROC curve of ``OutlierDetector`` and of four other detectors, the mean over the seeds: isolation
-forest, LOF and k-NN have the defaults of pyod, and ECOD is that of its paper.
+area under the ROC curve of ``OutlierDetector`` and of four other detectors, the mean over the
+seeds: isolation forest, LOF and k-NN have the defaults of pyod, and ECOD is that of its paper.
 """
 
 import argparse

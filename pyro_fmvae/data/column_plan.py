@@ -58,8 +58,6 @@ class Entries:
     """
 
     def __init__(self, name: str, values: np.ndarray, kind: str = "") -> None:
-        if values.dtype.kind == "f" and np.isinf(values).any():
-            values = values.astype(str).astype(object)  # infinity is a word among numbers
         self.name, self.values, self.kind = name, values, kind
 
     @property
@@ -94,8 +92,8 @@ class Entries:
 
     @cached_property
     def numbers(self) -> Counter[str]:
-        """The texts that are numbers, and in how many rows they are."""
-        return Counter({text: count for text, count in self.counts.items() if not math.isnan(_number(text))})
+        """The texts that are finite numbers, and in how many rows they are."""
+        return Counter({text: count for text, count in self.counts.items() if math.isfinite(_number(text))})
 
     def by(self, read: Callable[[str], float]) -> np.ndarray:
         """A number for each entry, by its text; NaN where it is missing."""
@@ -292,7 +290,7 @@ def _planned(column: Entries) -> PlannedColumn:
     if kind == "ignored":
         plain = _planned(Entries(name, column.values))
         return replace(plain, kind=kind, treatment="set aside", why="asked for", parts=())
-    if kind == "plain" and len(column.numbers) < len(column.counts):
+    if kind == "plain" and any(math.isnan(_number(text)) for text in column.counts):
         return _category(column, row, "")
     if kind in ("number", "plain") and different:
         return _numbers(column, row)
@@ -363,7 +361,7 @@ def _category(column: Entries, row: _Row, why: str) -> PlannedColumn:
 def _numbers(column: Entries, row: _Row) -> PlannedColumn:
     found = column.values if column.numeric else column.by(_number)
     known = found[~np.isnan(found)]
-    words = [] if column.numeric else [text for text in column.counts if text not in column.numbers]
+    words = [] if column.numeric else [text for text in column.counts if math.isnan(_number(text))]
     lost = sum(column.counts[text] for text in words)
     listed = ", ".join(repr(word) for word in words[:3]) + (" …" if len(words) > 3 else "")
     none = "1 entry that is none counts" if lost == 1 else f"{lost:,} entries that are none count"
@@ -413,10 +411,9 @@ def _span(found: np.ndarray) -> str:
 
 def _number(text: str) -> float:
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
         return math.nan
-    return value if math.isfinite(value) else math.nan
 
 
 def _money(text: str) -> float:

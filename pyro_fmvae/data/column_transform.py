@@ -88,7 +88,8 @@ class ColumnTransform:
                 end[column] = max(standard.max(), 0.0) if found > 1 else min(standard.min(), 0.0)
         if (power == 1).all() and not any(values):
             return None
-        return cls(*(tuple(each.tolist()) for each in (mean, std, power, end)), tuple(values))
+        mean_, std_, power_, end_ = (tuple(each.tolist()) for each in (mean, std, power, end))
+        return cls(mean_, std_, power_, end_, tuple(values))
 
     @property
     def coded(self) -> list[int]:
@@ -158,7 +159,8 @@ class ColumnTransform:
             KeyError, TypeError: `state` is not what `to_dict` writes.
         """
         values = tuple(tuple(numbers) for numbers in state["values"])
-        return cls(*(tuple(state[name]) for name in ("mean", "std", "power", "end")), values)
+        mean, std, power, end = (tuple(state[name]) for name in ("mean", "std", "power", "end"))
+        return cls(mean, std, power, end, values)
 
 
 def has_few_integers(known: np.ndarray) -> bool:

@@ -31,6 +31,7 @@ from pyro_fmvae.data.column_plan import (
     read_columns,
     words_beside,
 )
+from pyro_fmvae.data.column_transform import column_in_words
 from pyro_fmvae.data.loader import TableOptions
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.raw import DECIMAL_HINT, LARGEST_LABEL, Raw, is_decimal, some_of
@@ -227,7 +228,8 @@ def table_of(
         unseen: see :func:`~pyro_fmvae.data.column_plan.read_columns`.
 
     Raises:
-        ValueError: there is no column that the plan, or a person, names; or nothing is left to learn from.
+        ValueError: there is no column that the plan, or a person, names; a number is infinite; or nothing is
+            left to learn from.
     """
     names = [column.name for column in columns]
     if plan:
@@ -243,8 +245,16 @@ def table_of(
             )
     described = features_of(plan)
     check_printable(chain(described["column_names"], *described["levels"]), source)
-    x, words = read_columns(plan, columns, unseen), words_beside(plan, columns)
-    return Raw(x, **described, plan=tuple(plan), words=words)
+    x = read_columns(plan, columns, unseen)
+    for row, place in np.argwhere(np.isinf(x)).tolist():
+        if place in described["ignored"]:
+            x[row, place] = math.nan
+            continue
+        column = column_in_words(place, described["column_names"])
+        raise ValueError(
+            f"{source}, row {row + 1}: expected a finite number in {column}, got {x[row, place]:g}"
+        )
+    return Raw(x, **described, plan=tuple(plan), words=words_beside(plan, columns))
 
 
 def _matched(columns: Sequence[Entries], plan: Sequence[PlannedColumn], source: str) -> Sequence[Entries]:

@@ -252,12 +252,17 @@ def _check_numbers(raw: Raw, counts: CountOptions | None, missing: bool, source:
             raise ValueError(
                 f"{source}: expected counts in column {column.name or number!r}, got {column.words[0]!r}"
             )
-        gaps = np.isnan(raw.x[:, number - 1])
-        if column.words or (not missing and gaps.any()):
-            advice = "model='mixture'" if source == "data" else "--model mixture"
-            place = repr(column.name or number) + ("" if column.words else f", row {gaps.argmax() + 1}")
+        advice = "model='mixture'" if source == "data" else "--model mixture"
+        if column.words:
             raise ValueError(
-                f"{source}: expected numbers alone, got words or gaps in column {place}; {advice} takes them"
+                f"{source}: expected numbers alone, got words in column {column.name or number!r}; "
+                f"{advice} takes them"
+            )
+        gaps = np.flatnonzero(np.isnan(raw.x[:, number - 1]))
+        if len(gaps) and not missing:
+            raise ValueError(
+                f"{source}, row {gaps[0] + 1}: expected a number in column {column.name or number!r}, "
+                f"got none; {advice} takes gaps"
             )
         if missing and column.kind == "constant" and np.isnan(raw.x[:, number - 1]).all():
             raise ValueError(
@@ -359,8 +364,8 @@ def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str, unskew: bool =
 def _split(raw: Raw, preprocessing: Preprocessing, source: str) -> Split:
     labels = None if raw.labels is None else torch.from_numpy(raw.labels)
     x = preprocessing(raw.x, source)
-    given = {"raw": raw.x, "words": raw.words} if preprocessing.missing else {}
-    return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)), **given)
+    everything = Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)))
+    return replace(everything, raw=raw.x, words=raw.words) if preprocessing.missing else everything
 
 
 def open_pictures(path: Path | InMemory) -> Pictures:

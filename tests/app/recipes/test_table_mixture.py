@@ -375,7 +375,10 @@ def test_networks_refuse_what_only_mixtures_take(trained, tmp_path):
     status, _, err = command(
         "train", "--data", folder / "a.csv", "--model", "fmvae", "--out", tmp_path / "run"
     )
-    assert status == 2 and "expected numbers alone, got words or gaps in column 'length'" in err
+    assert (
+        status == 2
+        and "row 1: expected a number in column 'length', got none; --model mixture takes gaps" in err
+    )
 
 
 @pytest.mark.parametrize(

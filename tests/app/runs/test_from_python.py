@@ -219,7 +219,7 @@ BAD = [
         {"data": FrameOfNumbers(np.zeros((9, 2)), ["u", "u"])},
         "data: expected different names of columns, got",
     ),
-    ({"data": FRAME, "model": "fmvae"}, "data: expected numbers alone, got words or gaps in column 'word'"),
+    ({"data": FRAME, "model": "fmvae"}, "data: expected numbers alone, got words in column 'word'"),
     ({"data": FRAME, "labels": "side"}, "labels: expected some of the columns u, word, got 'side'"),
     ({"data": FRAME, "labels": ["u", "word"]}, "data: expected a column that is no label"),
     ({"data": np.zeros((9, 2)), "labels": [0, 1]}, "labels: expected 9 values, one per row of data, got 2"),

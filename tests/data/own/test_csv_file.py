@@ -11,10 +11,10 @@ from pyro_fmvae.data.own.files import split_file
 from pyro_fmvae.files.memory import at_most
 
 
-def read(tmp_path, text, encoding="utf-8"):
+def read(tmp_path, text, encoding="utf-8", **options):
     path = tmp_path / "a.csv"
     path.write_bytes(text.encode(encoding))
-    return read_csv(path)
+    return read_csv(path, **options)
 
 
 @pytest.mark.parametrize(
@@ -386,9 +386,28 @@ def test_the_header_of_a_file_that_was_joined_to_another_counts_as_missing(tmp_p
     assert "counts as missing: 'a'" in raw.plan[0].why
 
 
-def test_infinity_counts_as_missing(tmp_path):
-    raw = read(tmp_path, "a,b\n" + "".join(f"{i},{'inf' if i == 3 else i / 3}\n" for i in range(12)))
-    assert (
-        np.flatnonzero(np.isnan(raw.x[:, 1])).tolist() == [3]
-        and "counts as missing: 'inf'" in raw.plan[1].why
-    )
+@pytest.mark.parametrize("entry", ["inf", "-inf", "Infinity"])
+@pytest.mark.parametrize(  # the kind of columns that is asked for, and what else is in the column
+    ("rest", "other"), [("", "7.5"), ("", ""), ("", "unknown"), ("plain", "7.5"), ("plain", "")]
+)
+def test_an_infinite_number_is_an_error_that_names_its_row_and_column(tmp_path, entry, other, rest):
+    entries = [other, *(f"{i / 3}" for i in range(11)), entry, "1.5"]
+    content = "a,b\n" + "".join(f"{i % 4 + 0.5},{text}\n" for i, text in enumerate(entries))
+    message = rf"a\.csv, row 13: expected a finite number in column 'b', got {float(entry):g}$"
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, content, asked=TableOptions(rest=rest))
+
+
+def test_an_infinite_number_of_new_rows_is_an_error_too(tmp_path):
+    plan = read(tmp_path, "a,b\n" + "".join(f"{i / 7},{i / 3}\n" for i in range(12))).plan
+    with pytest.raises(ValueError, match=r"a\.csv, row 2: expected a finite number in column 'a', got inf$"):
+        read(tmp_path, "a,b\n1,2\ninf,\n", plan=plan)
+
+
+def test_infinity_is_no_error_in_a_column_that_is_left_out(tmp_path):
+    raw = read(tmp_path, "a,b\n1.5,inf\n2.5,3\n4,1\n", asked=TableOptions(ignore=("b",)))
+    assert raw.ignored == (1,) and np.isnan(raw.x[0, 1])
+
+
+def test_infinity_among_words_is_a_word(tmp_path):
+    assert read(tmp_path, "a,b\n" + "1.5,cavalry\n2,inf\n" * 6).levels == ((), ("cavalry", "inf"))

@@ -89,7 +89,7 @@ def test_the_columns_of_a_frame_are_read_by_their_dtypes(tmp_path):
 def test_networks_take_numbers_alone():
     words = np.array(["a", "b"] * 6, dtype=object)
     held = InMemory.of(Columns(x=np.arange(12.0), words=words))
-    with pytest.raises(ValueError, match=r"^data: expected numbers alone, got words or gaps in column"):
+    with pytest.raises(ValueError, match=r"^data: expected numbers alone, got words in column"):
         load(held)
 
 
@@ -105,7 +105,7 @@ def test_lists_may_stand_in_ignored_columns_alone():
 
 def test_words_and_complex_numbers_are_refused_in_the_words_of_python():
     for values in (np.array(["a", "b"] * 3, dtype=object), np.arange(6) + 1j):
-        with pytest.raises(ValueError, match=r"words or gaps in column 'x'; model='mixture' takes them$"):
+        with pytest.raises(ValueError, match=r"words in column 'x'; model='mixture' takes them$"):
             load(InMemory.of(Columns(x=values, y=np.arange(6.0))))
 
 

@@ -159,7 +159,7 @@ def test_integers_and_truth_values_are_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ({"a": ["x", "y", "z"]}, "expected numbers alone, got words or gaps in column 'a'"),
+        ({"a": ["x", "y", "z"]}, "expected numbers alone, got words in column 'a'"),
         ({"label:k": [0, 1, 0]}, "expected rows with at least one column that is no label"),
         (
             {"a": [1.0, 2.0, 3.0], "label:k": [0.5, 1.0, 2.0]},
