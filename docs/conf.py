@@ -19,7 +19,7 @@ author = setup_cfg["metadata"]["author"]
 copyright = f"2026, {author}"
 release = setup_cfg["metadata"]["version"]
 
-extensions = ["formulas", "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["formulas", "options", "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_math_renderer = "svg"  # of docs/formulas.py: formulas are drawn without a network
 exclude_patterns = ["_build"]
 html_theme = "furo"

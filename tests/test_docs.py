@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pyro_fmvae.app.commands import all_commands
+from pyro_fmvae.app.recipes.registry import RECIPES
+
 ROOT = Path(__file__).resolve().parent.parent
 LOADED = re.compile(
     r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["'](?:https?:)?//"""
@@ -31,6 +34,13 @@ def test_api_page_lists_every_face():
     assert len(listed) == len(set(listed)), "a module is listed twice"
     assert sorted(faces - set(listed)) == [], "missing: '.. automodule:: NAME' in docs/reference/api.md"
     assert all(importlib.util.find_spec(name) for name in listed)
+
+
+def test_the_page_of_commands_lists_the_options_of_every_command_and_model():
+    page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^```\{options\} (.+)$", page, re.M))
+    models = {f"train --model {name}" for name in RECIPES} - {"train --model linear-sparse"}  # as max-sparse
+    assert listed == {"shared", *(command.name for command in all_commands()), *models}
 
 
 def test_no_docstring_opens_in_the_middle_of_a_thought():

@@ -43,7 +43,8 @@ def behind_faces(source):
 
 
 def test_scripts_need_faces_only():
-    found = {path: behind_faces(path.read_text(encoding="utf-8")) for path in SCRIPTS}
+    shown = [path for path in SCRIPTS if path != ROOT / "docs/options.py"]  # it reads the parsers themselves
+    found = {path: behind_faces(path.read_text(encoding="utf-8")) for path in shown}
     assert found and {path: lines for path, lines in found.items() if lines} == {}
 
 

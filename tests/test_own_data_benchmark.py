@@ -216,7 +216,7 @@ def test_aims_are_counted_by_sets_and_halves(b):
 
 def test_the_page_shows_what_the_rows_say(b):
     lines = (ROOT / "docs" / "rows" / "own-data" / "rows.jsonl").read_text(encoding="utf-8").splitlines()
-    page = (ROOT / "docs" / "guides" / "own-data.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "notes" / "2026-11-28-own-data.md").read_text(encoding="utf-8")
     assert b.own_data_tables.tables([json.loads(line) for line in lines]) in page
     names = {own.name for own in b.own_data_sets.SETS}
     sets = page[page.index("## Sets") : page.index("## Results")]

@@ -78,10 +78,16 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
         if command not in named:
             continue
         command.add_arguments(subparser)
-        subparser.add_argument("--max-memory", type=str | None, help="most that a file may unpack to: 8G")
-        text = "show the traceback of an error; under torchrun, check that all ranks have the same numbers"
+        subparser.add_argument(
+            "--max-memory",
+            type=str | None,
+            help="limit of what one file may unpack to: 8G; default: half of the memory",
+        )
+        text = (
+            "show the traceback of an error; under torchrun, also check that all ranks have the same numbers"
+        )
         subparser.add_argument(DEBUG, action="store_true", help=text)
-        text = "under torchrun: seconds that ranks wait for one that does not answer"
+        text = "under torchrun, seconds to wait for a rank that does not answer"
         subparser.add_argument("--rank-timeout", type=float, default=TIMEOUT, help=text)
         if command.brief:
             subparser.brief, subparser.usage = command.brief, f"{PROGRAM} {command.name} [options]"

@@ -10,9 +10,9 @@ from pyro_fmvae.app.recipes.options import LARGEST
 # The seed of a command's random numbers.
 
 
-def add_seed(parser: ArgumentParser, of: str = "of the draws") -> None:
-    """Add ``--seed``; ``of`` says in its help what it is the seed of."""
-    parser.add_argument("--seed", type=int, default=0, help=of)
+def add_seed(parser: ArgumentParser) -> None:
+    """Add ``--seed``."""
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
 
 
 def check_seed(seed: int) -> None:
@@ -52,9 +52,11 @@ class Command:
 
 def add_run(parser: ArgumentParser) -> None:
     """Add the positional argument ``run``."""
-    parser.add_argument("run", type=str, help="folder of a run")
+    parser.add_argument("run", type=str, help="folder of a run, or exported .fmvae file")
 
 
 def add_device(parser: ArgumentParser) -> None:
     """Add ``--device``."""
-    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, ... or auto")
+    parser.add_argument(
+        "--device", type=str, default="auto", help="cpu, cuda, ... or auto, which takes a GPU if there is one"
+    )

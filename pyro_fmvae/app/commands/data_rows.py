@@ -31,9 +31,13 @@ LeftOut: TypeAlias = dict[str, dict[str, int]]
 def add_rows(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`rows_of`, with the run before and the device behind them."""
     add_run(parser)
-    parser.add_argument("--data", type=str | None, help="name or file; default: what the run was trained on")
+    parser.add_argument(
+        "--data", type=str | None, help="name of a data set, or file; default: the data of the run"
+    )
     parser.add_argument("--data-root", type=str | None, help="folder of published data sets")
-    split = "of the run's data or of a named data set; default: test, if there is one; a file is taken whole"
+    split = (
+        "split of the run's data or of a named data set; default: test, or else valid; a file is taken whole"
+    )
     parser.add_argument("--split", type=Literal["train", "valid", "test", "unseen"] | None, help=split)
     add_device(parser)
 

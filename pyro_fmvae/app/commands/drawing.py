@@ -141,15 +141,23 @@ MOST: Final = {"rows": 1_000, "draws": 10_000, "most": 1_000}
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`draw`."""
     add_run(parser)
-    parser.add_argument("figure", type=Literal.__getitem__(tuple(DRAWINGS)), help="which one")
+    parser.add_argument("figure", type=Literal.__getitem__(tuple(DRAWINGS)), help="the figure")
     parser.add_argument("--out", type=str | None, help="file to write; default: one in RUN/figures")
-    parser.add_argument("--factors", type=str | None, help="names or numbers: hair,body or 0,3")
-    parser.add_argument("--rows", type=int | None, help="draws shown")
-    parser.add_argument("--draws", type=int | None, help="of clusters and pairs: draws of z per mean")
-    parser.add_argument("--most", type=int | None, help="components shown of a factor, the most used ones")
-    parser.add_argument("--hold", type=str | None, help="of pairs: components of other factors: hat=1,6=3")
     parser.add_argument(
-        "--data-root", type=str | None, help="of information and nearest: where published data are"
+        "--factors", type=str | None, help="factors to show, by name or number: hair,body or 0,3"
+    )
+    parser.add_argument("--rows", type=int | None, help="number of draws")
+    parser.add_argument(
+        "--draws", type=int | None, help="draws of z behind each mean of clusters and pairs; default: 100"
+    )
+    parser.add_argument(
+        "--most", type=int | None, help="number of components of a factor, the most used ones"
+    )
+    parser.add_argument(
+        "--hold", type=str | None, help="components at which pairs holds other factors: hat=1,6=3"
+    )
+    parser.add_argument(
+        "--data-root", type=str | None, help="folder of published data sets, for information and nearest"
     )
     add_seed(parser)
     add_device(parser)

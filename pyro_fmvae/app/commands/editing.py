@@ -24,10 +24,12 @@ TITLES = ("image", "redrawn", "edited")
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`edit`."""
     add_run(parser)
-    parser.add_argument("--image", type=str, required=True, help="file of any size")
-    parser.add_argument("--set", type=str, required=True, help="what to change, by name or number: hat=1,6=3")
-    parser.add_argument("--out", type=str, required=True, help="file to write: .png, in the run's resolution")
-    parser.add_argument("--compare", type=str | None, help="file for image, reconstruction and edit: .png")
+    parser.add_argument("--image", type=str, required=True, help="image of any size")
+    parser.add_argument("--set", type=str, required=True, help="new values, by name or number: hat=1,6=3")
+    parser.add_argument("--out", type=str, required=True, help=".png file to write, in the run's resolution")
+    parser.add_argument(
+        "--compare", type=str | None, help=".png file for image, reconstruction and edit side by side"
+    )
     add_device(parser)
 
 

@@ -44,11 +44,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`evaluate`."""
     add_rows(parser)
     add_seed(parser)
-    parser.add_argument("--num-samples", type=int, default=0, help="draws per point, for tighter bounds")
-    parser.add_argument("--points", type=int | None, help="evaluate the first so many points; default: all")
-    text = "add the bound after so many steps on each point's own posterior, and the gap to the encoder's"
+    parser.add_argument(
+        "--num-samples", type=int, default=0, help="draws of z per point, which add two tighter bounds"
+    )
+    parser.add_argument(
+        "--points", type=int | None, help="evaluate only this many points, the first ones; default: all"
+    )
+    text = "add the bound after this many steps on each point's own posterior, and its gap to the encoder's"
     parser.add_argument("--free-steps", type=int, default=0, help=text)
-    text = "add leakage, disentanglement and what each factor tells of each label"
+    text = "add leakage, disentanglement, and the information of each factor about each label"
     parser.add_argument("--probes", type=bool, default=False, nargs="?", const=True, help=text)
 
 

@@ -11,12 +11,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`explore`."""
     add_run(parser)
     parser.add_argument(
-        "--host", type=str, default=LOCAL, help="address to listen on; any other needs a token"
+        "--host",
+        type=str,
+        default=LOCAL,
+        help="address to listen on; with any other, the page asks for a token",
     )
     parser.add_argument(
         "--port", type=int | None, help="port to listen on; default: the first free from 7860"
     )
-    parser.add_argument("--data-root", type=str | None, help="folder in which the run's data are now")
+    parser.add_argument("--data-root", type=str | None, help="folder in which the run's data lie now")
     add_device(parser)
 
 

@@ -17,7 +17,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`report`."""
     add_run(parser)
     parser.add_argument(
-        "--compare", type=str, nargs="+", metavar="RUN", help="runs to set beside it, on a page of their own"
+        "--compare",
+        type=str,
+        nargs="+",
+        metavar="RUN",
+        help="runs to compare with it, on a page of their own",
     )
     parser.add_argument(
         "--out", type=str | None, help=f"page to write: .html; default: RUN/{PAGE} or RUN/{COMPARISON}"

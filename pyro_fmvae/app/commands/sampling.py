@@ -27,7 +27,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         required=True,
         help="file to write: .png or .npz; of a table .npz, .csv or .parquet",
     )
-    parser.add_argument("--codes", type=str | None, help="component of each factor, * to draw it: blond,1,*")
+    parser.add_argument(
+        "--codes", type=str | None, help="component of each factor, or * to draw it: blond,1,*"
+    )
     parser.add_argument("--grid", type=str, default="8x8", help="rows x columns")
     add_seed(parser)
     add_device(parser)

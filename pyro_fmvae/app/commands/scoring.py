@@ -25,11 +25,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of :func:`score`."""
     add_rows(parser)
     parser.add_argument("--out", type=str, required=True, help="file to write: .npz, .csv or .parquet")
-    text = "share of the training points that a threshold is not to be exceeded by"
+    text = "share of the training points below the threshold"
     parser.add_argument("--quantile", type=float, default=0.95, help=text)
-    parser.add_argument("--num-samples", type=int, default=16, help="draws per point")
-    parser.add_argument("--points", type=int | None, help="score the first so many points; default: all")
-    text = "compare with the first so many training points, and take thresholds from them"
+    parser.add_argument("--num-samples", type=int, default=16, help="draws of z per point")
+    parser.add_argument(
+        "--points", type=int | None, help="score only this many points, the first ones; default: all"
+    )
+    text = (
+        "number of training points, the first ones, that nearest compares with and that give the thresholds"
+    )
     parser.add_argument("--train-points", type=int, default=COMPARED, help=text)
     add_seed(parser)
 

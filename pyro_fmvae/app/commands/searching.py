@@ -33,11 +33,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--like",
         type=str,
         required=True,
-        help="a picture, or a file of rows (.npz, .csv, .h5ad, ...): what to find more of",
+        help="picture, or file of rows (.npz, .csv, .h5ad, ...), to search for",
     )
-    parser.add_argument("-n", type=int, default=10, help="how many to find for each")
-    parser.add_argument("--by", type=str, default="mean", help=f"nearness: {', '.join(MEASURES)}")
-    parser.add_argument("--quantised", action="store_true", help="keep of means a byte per two dimensions")
+    parser.add_argument("-n", type=int, default=10, help="number of finds for each")
+    parser.add_argument("--by", type=str, default="mean", help=f"measure of nearness: {', '.join(MEASURES)}")
+    parser.add_argument(
+        "--quantised", action="store_true", help="store the means in one byte per two dimensions"
+    )
     parser.add_argument("--out", type=str | None, help="file to write: .csv, .parquet, or .png of pictures")
 
 

@@ -196,89 +196,105 @@ class TrainConfig:
     )
     data: str = option(
         "smiley",
-        "name of a data set, path of an .npz, .npy, .csv, .parquet or .arrow file, of a .zarr store or of a "
-        "folder of images",
+        "name of a data set, or path of your own: a folder of images, an .npz, .npy, .csv, .parquet, .arrow "
+        "or .h5ad file, or a .zarr store",
         example="photos",
     )
-    data_root: str | None = option(None, "folder in which published data sets are kept", path=True)
+    data_root: str | None = option(
+        None, "folder of published data sets; default: ~/.cache/pyro_fmvae", path=True
+    )
     binarization: Literal["dynamic", "threshold"] = option(
-        "dynamic", "how the greys of mnist and omniglot become binary"
+        "dynamic",
+        "how the greys of mnist and omniglot become binary: drawn anew in each epoch, or cut at 1/2",
     )
     image_size: int | None = option(
-        None, "side of the squares that the pictures of a folder or of celeba are resized to", example="32"
+        None, "resize the images of a folder or of celeba to squares with this side", example="32"
     )
     label: tuple[str, ...] | None = option(
         None,
-        "columns of a table that are labels, by name; all of their values are used unless --labels says less",
+        "columns of a table that are labels, by name; all their values are used unless --labels says less",
         parse=NAMES,
         example="species",
     )
     kind: tuple[str, ...] | None = option(
         None,
-        "what columns of a table hold, where the plan is wrong: zip=category,born=date; kinds are number, "
-        "category, date, id, text and ignored",
+        "kinds of columns that the printed plan gets wrong: zip=category,born=date; a kind is number, "
+        "category, date, id, text or ignored",
         _kinds,
         NAMES,
     )
     columns: str | None = option(
-        None, "YAML file with the kinds of columns, a line NAME: KIND for each", path=True
+        None, "YAML file with the kinds of columns, one line NAME: KIND for each", path=True
     )
     header: Literal["yes", "no"] | None = option(
-        None, "whether the first row of a table holds names; default: found out"
+        None, "whether the first row of a table holds names; default: detected"
     )
     label_names: tuple[str, ...] | None = option(
-        None, "labels to use, in the order of the factors: hat,eyes", _names, NAMES
+        None,
+        "labels to train on, in the order of the factors: hat,eyes; the others only measure the result; "
+        "default: all",
+        _names,
+        NAMES,
     )
     hold_out: float | None = by_data(
-        "share of the labels' combinations kept apart for testing", share_below_one
+        "share of the combinations of labels that training never sees; they become the split unseen",
+        share_below_one,
     )
-    valid: float = option(SHARE, "share of your own rows that is kept for validation, or 0")
+    valid: float = option(SHARE, "share of your own rows used for validation, or 0")
     test: float | None = option(
-        None, f"share of them that is kept for testing, or 0; default: {SHARE}, without rare labels"
+        None,
+        f"share of your own rows used for testing, or 0; default: {SHARE}, leaving rows with rare labels out",
     )
-    fold: str | None = option(None, "test on this fold instead, such as 2/5, the second of five")
+    fold: str | None = option(None, "use this fold for testing: 2/5 is the second fifth of the rows")
     in_memory: bool | None = option(
         None,
-        "hold your own rows in memory; default: all but those of .npy, .parquet, .arrow and .zarr, of "
-        "uncompressed .npz and of .h5ad files of 1 GiB or more, which are read as they are needed, and of "
-        "sparse matrices",
+        "true: load all rows into memory; false: read them from the file as they are needed; default: "
+        ".npy, .parquet, .arrow and .zarr are read as needed, and so are uncompressed .npz and .h5ad files "
+        "of 1 GiB or more",
     )
     batch_size: int | None = by_data("points per batch", count(1))
-    joint_iterations: int | None = by_data("iterations of everything together", count(0))
+    joint_iterations: int | None = by_data("iterations of the phase joint, which trains everything", count(0))
     max_minutes: float | None = option(
-        None, "train by the clock instead: minutes for all phases", positive, example="5"
+        None, "train for this many minutes instead of a number of iterations", positive, example="5"
     )
     time_limit: float | None = option(
-        None, "minutes after which training by iterations is cut short; 0: never", nonnegative
+        None,
+        "minutes after which a training by iterations is cut short; 0: never; default: 5 for your own data "
+        "if you give no length",
+        nonnegative,
     )
-    learning_rate: float = option(1e-3, "Adam's")
+    learning_rate: float = option(1e-3, "learning rate of Adam")
     final_learning_rate: float | None = option(
-        None, "learning rate at the end of the joint phase; it falls in the last half"
+        None, "learning rate at the end of the phase joint; the rate falls in the second half"
     )
     joint_learning_rate: float | None = option(
-        None, "learning rate at the start of the joint phase; default: learning_rate", positive
+        None, "learning rate at the start of the phase joint; default: --learning-rate", positive
     )
     weight_decay: float | None = option(
-        None, "AdamW's, for the networks; default: 0, more for few points of your own"
+        None, "weight decay of the networks (AdamW); default: 0, or 0.5 if you have few points of your own"
     )
     patience: int | None = option(
         None,
-        "steps without a better validation bound after which a phase ends; 0: never; default: "
-        f"{PATIENCE} with your own data, 0 with published and generated ones",
+        "end a phase after this many steps without a better validation bound; 0: never; default: "
+        f"{PATIENCE} for your own data, 0 for others",
         count(0),
     )
-    eager: bool = option(False, "take every step through Pyro, instead of replaying a captured one")
-    compile: bool | None = option(None, "compile captured steps; default: on the CPU, in long trainings")
+    eager: bool = option(False, "run every step through Pyro instead of replaying a captured step")
+    compile: bool | None = option(
+        None,
+        "compile captured steps with torch.compile; default: on a CPU with a C++ compiler, if the training "
+        "is long enough to gain from it",
+    )
     autocast: bool | None = option(
         None,
-        "train the networks in bfloat16; default: convolutions of your own images, on a CPU that has "
-        "instructions for it",
+        "train the networks in bfloat16; default: only for convolutions on your own images, on a CPU with "
+        "bfloat16 instructions",
     )
     log: Literal["tensorboard"] | None = option(
-        None, "write the measures of metrics.jsonl for TensorBoard, too"
+        None, "also write the measures of metrics.jsonl for TensorBoard"
     )
-    seed: int = option(0, "of everything random", count(0), example="1")
-    device: str = option("auto", "cpu, cuda, ... or auto: a GPU where there is one")
+    seed: int = option(0, "seed of all random numbers", count(0), example="1")
+    device: str = option("auto", "cpu, cuda, ... or auto, which takes a GPU if there is one")
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -367,32 +383,36 @@ class NetworkOptions(TrainConfig):
     )
     factor_dim: int | None = by_data("dimensions of each factor", count(1))
     network: Literal["mlp", "conv", "conv28", "conv64"] | None = by_data(
-        "mlp; conv, for images of any size; conv28 and conv64: the paper's two sizes alone"
+        "mlp; conv, for images of any size; or conv28 and conv64, for images of exactly 28x28 and 64x64x3"
     )
-    width: float | None = by_data("factor on the channels of convolutions", positive)
+    width: float | None = by_data("scale the number of channels of convolutions by this factor", positive)
     hidden: tuple[int, ...] | None = by_data(
         "sizes of the mlp's hidden layers, such as 400,400", sizes, SIZES
     )
-    min_scale: float | None = by_data("least standard deviation of the Gaussian observation", positive)
-    max_scale: float | None = by_data("greatest one", positive)
-    pretrained: str | None = option(None, "run whose encoder and decoder this one starts from", path=True)
+    min_scale: float | None = by_data("smallest standard deviation of a Gaussian observation", positive)
+    max_scale: float | None = by_data("largest standard deviation of a Gaussian observation", positive)
+    pretrained: str | None = option(None, "start from the encoder and decoder of this run", path=True)
     pretrain_iterations: int | None = by_data(
-        "iterations of the networks alone, under a N(0, I) prior", count(0)
+        "iterations of the phase pretrain: the networks alone, under a N(0, I) prior", count(0)
     )
-    kl_weight: float | None = by_data("weight of KL[z] at the start of the joint phase; it moves to 1")
+    kl_weight: float | None = by_data(
+        "weight of KL[z] at the start of the phase joint; it moves linearly to 1"
+    )
     distortion: float = option(
-        0.0, "strength of random warps of the images that the encoder sees in training", nonnegative
+        0.0,
+        "strength of random warps of the images that the encoder sees (the decoder explains the original)",
+        nonnegative,
     )
     augmentation: float | None = option(
         None,
-        "strength of random warps of half of the training images; default: 0, with labelled images of your "
-        "own 0.5",
+        "strength of random warps of half of the training images; default: 0, or 0.5 for labelled images of "
+        "your own",
         nonnegative,
     )
     augment_until: float | None = option(
         None,
-        "share of the joint phase after which images are warped no more; default: 0.5, with labelled images "
-        "of your own 1",
+        "share of the phase joint after which --augmentation stops; default: 0.5, or 1 for labelled images "
+        "of your own",
     )
 
 
@@ -401,10 +421,12 @@ class CountableOptions(NetworkOptions):
     """Options of models that explain counts, too."""
 
     likelihood: Literal["poisson", "negative-binomial"] | None = option(
-        None, "of tables of counts, whose totals are given; default: Bernoulli of binary data, else Gaussian"
+        None,
+        "likelihood of a table of counts, given the total of each row; default: Bernoulli for binary data, "
+        "Gaussian for all others",
     )
     batch_column: str | None = option(
-        None, "column with the batch of each row of counts, which encoder and decoder are told"
+        None, "column with the batch of each row of counts, which encoder and decoder take as an input"
     )
     layer: str | None = option(None, "layer of an .h5ad file with the counts; default: X")
 
@@ -414,11 +436,13 @@ class LatentOptions(NetworkOptions):
     """Options of models whose z has no factors."""
 
     factors: tuple[int, ...] | None = by_data(
-        "of --model fmvae; their number times factor_dim is the default of latent_dim", sizes, SIZES
+        "as for --model fmvae; here their number times --factor-dim is the default of --latent-dim",
+        sizes,
+        SIZES,
     )
     factor_dim: int | None = by_data("dimensions of each of these factors", count(1))
     latent_dim: int | None = option(
-        None, "dimensions of z; default: those of all factors", count(1), example="20"
+        None, "dimensions of z; default: those of all factors together", count(1), example="20"
     )
 
     @property
@@ -440,13 +464,19 @@ class ViewOptions(NetworkOptions):
     """Options of a model whose views of a point share its assignments."""
 
     views: int = option(
-        1, "views of each training image, changed at random, that share its components", count(1, MOST_VIEWS)
+        1,
+        "number of randomly changed views of each training image, which share its components; they differ by "
+        "--distortion, --view-strength or both",
+        count(1, MOST_VIEWS),
     )
     view_strength: float = option(
-        0.0, "strength, up to 1, of changes to the views, which the decoder explains too", share
+        0.0,
+        "strength, up to 1, of random changes to the views that the decoder explains as well: warps and "
+        "strokes of grey images, crops, mirror images and colours of colour images",
+        share,
     )
     per_view: tuple[int, ...] = option(
-        (), "factors, from 0, whose components differ from view to view, such as 1,2", parse=NUMBERS
+        (), "numbers of the factors, from 0, whose components may differ between views: 1,2", parse=NUMBERS
     )
 
 
@@ -473,8 +503,8 @@ def sizes_or_auto(name: str, value: tuple[int, ...]) -> None:
 
 
 SPREAD = (
-    "share of hidden labels that have to be told right, so that labels spread to other points for training; "
-    "0: never; default: 0, with images of your own 0.95"
+    "spread labels to other points where classifiers get this share of hidden labels right; 0: never; "
+    "default: 0, or 0.95 for images of your own"
 )
 
 
@@ -483,75 +513,95 @@ class FMVAEOptions(ViewOptions, CountableOptions):
     """Options of ``--model fmvae``."""
 
     factors: tuple[int, ...] | None = by_data(
-        "number of components of each factor, such as 2,2,64; auto: as many as are found",
+        "number of components of each factor, such as 2,2,64; auto: find the factors",
         sizes_or_auto,
         SIZES_OR_AUTO,
         example="2,2,64",
     )
     labels: float | Literal["one-per-value"] | None = by_data(
-        "share of labels used, number for each value, or one-per-value", example="20"
+        "labels used: a share up to 1, a number for each value (20), or one-per-value", example="20"
     )
-    prior_iterations: int | None = by_data("iterations of the prior alone", count(0))
-    refine_iterations: int | None = by_data("iterations with label_weight 0, after the joint ones", count(0))
-    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining, once it has grown")
-    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
-    prior_learning_rate: float = option(1e-2, "Adam's, for labelled factors while label_weight > 0")
-    label_weight: float | None = by_data("weight of the classification of labelled points")
+    prior_iterations: int | None = by_data(
+        "iterations of the phase prior, which trains the mixtures alone", count(0)
+    )
+    refine_iterations: int | None = by_data(
+        "iterations of the phase refine, which follows joint without the label term", count(0)
+    )
+    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining")
+    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0")
+    prior_learning_rate: float = option(1e-2, "learning rate of labelled factors while --label-weight acts")
+    label_weight: float | None = by_data("Delta, the weight of the classification term of labelled points")
     label_distance: float | None = option(
         None,
-        "least distance between components of labelled factors when the joint phase begins, in standard "
-        "deviations; 0: they start where their points are; default: 10 for sprites that are not pretrained",
+        "least distance, in standard deviations, between the components of a labelled factor when the phase "
+        "joint begins; 0: they start where their points are; default: 0, or 10 for sprites that are not "
+        "pretrained",
         nonnegative,
     )
-    independence_weight: float | None = by_data("weight of a penalty on labels that other factors tell of")
+    independence_weight: float | None = by_data(
+        "weight of a penalty on blocks of z that predict labels of other factors"
+    )
     spread: float | None = option(None, SPREAD, share_below_one)
     label_width: float = option(
-        0.0, "factor on the channels of convolutions for labelled factors alone, beside an mlp", nonnegative
+        0.0,
+        "width of an extra convolutional encoder for the labelled factors, beside an mlp; 0: none",
+        nonnegative,
     )
     per_value: int = option(1, "components of a labelled factor for each value of its label", count(1))
-    free_from: float | None = by_data("share of the joint phase before unlabelled factors are decoded")
+    free_from: float | None = by_data(
+        "share of the phase joint before the decoder sees the factors without labels; with 1, refine alone "
+        "learns these"
+    )
     prior_restarts: int = option(
-        1, "k-means starts of the prior, of which the one of greatest bound is kept", count(1)
+        1, "number of k-means starts of the mixtures; the one with the best bound is used", count(1)
     )
     full_starts: bool | None = option(
         None,
-        "start factors without labels from a mixture with full covariances instead of k-means; where no "
-        "labels are trained on, start again in refine; default: for your own images without labels",
+        "start factors without labels from a mixture with full covariances instead of k-means, and again in "
+        "refine if no labels are trained on; default: only for your own images without labels",
     )
     independent_start: bool | None = option(
         None,
-        "after pretraining, start each factor from independent components of the codes; default: with two "
-        "factors or more, one of them without labels",
+        "after pretraining, start each factor from independent components of the codes; default: if there "
+        "are two factors or more and one of them has no labels",
     )
     restart_every: int = option(
-        0, "joint and refine iterations between comparisons of the prior with new starts; 0: never", count(0)
+        0,
+        "compare the mixtures with new starts every so many iterations of joint and refine; 0: never",
+        count(0),
     )
-    delay: float = option(2000.0, "tau_0 of the natural gradient's step size (tau_0 + tau)^-kappa")
-    forgetting: float = option(0.7, "kappa of the same, in (1/2, 1]")
-    first_step: float | None = option(0.01, "its first step; null: what tau_0 and kappa give")
-    recompute: bool = option(False, "recompute responsibilities at the updated encoder, as the paper does")
+    delay: float = option(2000.0, "tau_0 of the natural-gradient step size (tau_0 + tau)^-kappa")
+    forgetting: float = option(0.7, "kappa of the natural-gradient step size, in (1/2, 1]")
+    first_step: float | None = option(
+        0.01, "first natural-gradient step size; null: the one of tau_0 and kappa"
+    )
+    recompute: bool = option(
+        False, "compute responsibilities again at the updated encoder, as the paper does"
+    )
     c0: float = option(1.0, "Dirichlet concentration of the mixing weights")
     m0: float = option(0.0, "prior mean of the components' means")
-    s0: float | None = by_data("pseudo-observations behind it", positive)
+    s0: float | None = by_data("number of pseudo-observations behind the prior mean", positive)
     a0: float = option(0.01, "shape of the Gamma prior over precisions")
-    b0: float = option(0.01, "its rate")
+    b0: float = option(0.01, "rate of the Gamma prior over precisions")
 
 
 @dataclass(frozen=True)
 class VAEOptions(LatentOptions, CountableOptions):
     """Options of ``--model vae``."""
 
-    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining, once it has grown")
-    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0 to 1")
-    beta: float = option(1.0, "weight of KL[z] at the end of the joint phase: a beta-VAE", positive)
+    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining")
+    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0")
+    beta: float = option(1.0, "weight of KL[z] at the end of the phase joint (beta-VAE)", positive)
     total_correlation: float = option(
-        1.0, "weight of the total correlation within KL[z]: a beta-TCVAE", at_least_one
+        1.0, "weight of the total correlation within KL[z] (beta-TCVAE)", at_least_one
     )
     posterior: Literal["encoder", "free", "hybrid", "point"] = option(
-        "encoder", "q(z): from the encoder, free for each point, both in turn, or a point"
+        "encoder", "q(z): given by the encoder, free for each point, both in turn, or a point"
     )
-    free_steps: int = option(10, "steps on q(z) of a batch, where it is free or hybrid", count(1))
-    free_learning_rate: float = option(0.1, "Adam's for these steps", positive)
+    free_steps: int = option(
+        10, "gradient steps on q(z) of a batch if the posterior is free or hybrid", count(1)
+    )
+    free_learning_rate: float = option(0.1, "learning rate of these steps", positive)
 
 
 def _slopes(name: str, value: tuple[float, ...]) -> None:
@@ -569,27 +619,27 @@ class VSCOptions(LatentOptions):
     """Options of ``--model vsc``."""
 
     sparse_prior: Literal["mixture", "select", "fixed"] = option(
-        "mixture", "prior: mixture over pseudo-inputs, the same with a selection network, or fixed"
+        "mixture", "prior: a mixture over pseudo-inputs, the same with a selection network, or fixed"
     )
-    pseudo_inputs: int | None = option(None, "pseudo-inputs of the prior; default: 10", count(1))
-    sparsity: float | None = by_data("wanted share of latents that are on, in (0, 1)", share_between)
+    pseudo_inputs: int | None = option(None, "number of pseudo-inputs of the prior; default: 10", count(1))
+    sparsity: float | None = by_data("desired share of latents that are on, in (0, 1)", share_between)
     spikes: Literal["shifted", "concrete", "straight-through"] = option(
-        "shifted", "how spikes are drawn in training: by a steep sigmoid, Concrete, straight-through"
+        "shifted", "relaxation of spikes in training: a steep shifted sigmoid, Concrete, or straight-through"
     )
     slope: tuple[float, ...] = option(
         (50.0, 200.0),
-        "of that sigmoid, at the start and at the end of training: 50,200",
+        "slope of the shifted sigmoid at the start and at the end of training: 50,200",
         _slopes,
         ListOf("numbers", float, "50,200"),
     )
     spike_link: Literal["logistic", "exponential"] = option(
-        "logistic", "spike probability of an output v of the encoder: a sigmoid, or min(1, exp v)"
+        "logistic", "spike probability for an output v of the encoder: sigmoid(v), or min(1, exp v)"
     )
     sharpness: float | None = option(
-        None, "s, to replace pseudo-inputs' spike probabilities p by sigmoid(s (p - 1/2))", positive
+        None, "s: replace the spike probabilities p of pseudo-inputs by sigmoid(s (p - 1/2))", positive
     )
     warm_up: tuple[float, ...] | None = by_data(
-        "shares of the training between which slabs come to carry information: 0,0.1",
+        "two shares of the training between which slabs start to carry information: 0,0.1",
         _span,
         ListOf("shares", float, "0,0.1"),
     )
@@ -602,21 +652,23 @@ class VSCOptions(LatentOptions):
 class CoderOptions(TrainConfig):
     """Options that models learnt by EM share."""
 
-    latent_dim: int | None = by_data("units of a sparse code", count(1), example="100")
-    starts: int | None = by_data("random starts learnt side by side, of which the best is kept", count(1))
-    sweeps: int | None = by_data("sweeps of the fixed point, or of Gibbs draws, in an E-step", count(1))
-    temperature: float | None = by_data("of the E-steps at first; it falls to 1", at_least_one)
+    latent_dim: int | None = by_data("number of units H", count(1), example="100")
+    starts: int | None = by_data(
+        "number of random starts, learnt side by side; the best one is used", count(1)
+    )
+    sweeps: int | None = by_data("sweeps in an E-step: of the fixed point, or of Gibbs draws", count(1))
+    temperature: float | None = by_data("temperature of the first E-steps; it falls to 1", at_least_one)
     em_forgetting: float = option(
         0.6,
-        "kappa of the step size (1 + tau)^-kappa of statistics, where batches are not all data",
+        "kappa of the step size (1 + tau)^-kappa of statistics if a batch is not all data",
         exponent,
     )
     patch_size: int | None = option(
-        None, "side of the patches that images are cut into", count(2), example="8"
+        None, "cut images into grey patches with this side; default: whole images", count(2), example="8"
     )
-    patches: int = option(20_000, "how many patches", count(2))
+    patches: int = option(20_000, "number of patches", count(2))
     whiten: bool = option(True, "decorrelate the pixels of patches")
-    on_off: bool | None = by_data("split patches into what is brighter and what is darker")
+    on_off: bool | None = by_data("split patches into what is brighter and what is darker than their mean")
 
     @property
     def units(self) -> int:
@@ -639,13 +691,13 @@ def _group(name: str, value: int) -> None:
 class BSCOptions(CoderOptions):
     """Options of ``--model bsc``."""
 
-    group_size: int = option(1, "units per group of the posterior; more than 1 by enumeration", _group)
+    group_size: int = option(1, "units in a group of the posterior, whose states are enumerated", _group)
     nonnegative: bool | None = by_data("keep all weights >= 0")
     m_step: Literal["closed", "gradient"] = option(
-        "closed", "M-steps in closed form, or steps of Adam on the bound"
+        "closed", "M-steps in closed form, or by gradient steps of Adam on the bound"
     )
     reseed_every: int | None = by_data(
-        "iterations between two times that the least useful unit is moved; 0: never", count(0)
+        "move the least useful unit every so many iterations; 0: never", count(0)
     )
 
 
@@ -653,9 +705,9 @@ class BSCOptions(CoderOptions):
 class SlabOptions(CoderOptions):
     """Options of ``--model max-sparse`` and ``--model linear-sparse``."""
 
-    refine_iterations: int | None = by_data("iterations with all units, after the joint ones", count(0))
-    preselect: int | None = by_data("units that are drawn for each point; 0: all", count(0))
-    shared: bool = option(True, "one spike probability and one slab for all units")
+    refine_iterations: int | None = by_data("iterations over all units after those of joint", count(0))
+    preselect: int | None = by_data("number of units that are drawn for each point; 0: all", count(0))
+    shared: bool = option(True, "share one spike probability and one slab among all units")
 
 
 @dataclass(frozen=True)
@@ -663,20 +715,25 @@ class MixtureOptions(TrainConfig):
     """Options of ``--model mixture``."""
 
     labels: float | Literal["one-per-value"] | None = by_data(
-        "share of labels used, number for each value, or one-per-value", example="20"
+        "labels used: a share up to 1, a number for each value (20), or one-per-value", example="20"
     )
-    factors: tuple[int, ...] | None = by_data("number of components", sizes, SIZES, example="3")
-    covariance: Literal["diagonal", "full"] | None = by_data("covariance of a component's numbers")
+    factors: tuple[int, ...] | None = by_data(
+        "number of components; default: chosen by the evidence", sizes, SIZES, example="3"
+    )
+    covariance: Literal["diagonal", "full"] | None = by_data(
+        "covariance of the numbers in a component; default: chosen by the evidence"
+    )
     component_variance: float | None = by_data(
-        "variance of a component that the prior expects, as a share of the column's; without it, the prior "
-        "is learnt",
+        "variance that the prior expects of a component, as a share of the column's variance; default: the "
+        "prior is learnt",
         positive,
     )
     ignore: tuple[str, ...] | None = by_data(
-        "columns that are left out, by name or by number from 1: id,date; none for none", parse=NAMES
+        "columns to leave out, by name or by number from 1: id,date; none: leave out none", parse=NAMES
     )
     stacking: bool = option(
         True,
-        "predict labels by the mixture, a logistic regression and a random forest, weighed on held-out ones",
+        "predict labels by the mixture, a logistic regression and a random forest, weighted by "
+        "cross-validation",
     )
-    starts: int | None = by_data("k-means starts, of which the best is kept", count(1))
+    starts: int | None = by_data("number of k-means starts; the best one is used", count(1))
