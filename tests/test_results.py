@@ -9,14 +9,14 @@ from tests.scripts import imported
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
-    "mnist": "reference/results.md",
+    "mnist": "notes/2026-11-28-results.md",
     "mnist-quarter": "notes/2026-11-22-a-quarter-of-the-iterations.md",
-    "omniglot": "reference/results.md",
+    "omniglot": "notes/2026-11-28-results.md",
     "omniglot-quarter": "notes/2026-11-22-a-quarter-of-the-iterations.md",
-    "clusters": "reference/results.md",
-    "dynamic": "reference/results.md",
-    "characters": "reference/results.md",
-    "generalisation": "reference/results.md",
+    "clusters": "notes/2026-11-28-results.md",
+    "dynamic": "notes/2026-11-28-results.md",
+    "characters": "notes/2026-11-28-results.md",
+    "generalisation": "notes/2026-11-28-results.md",
     "codes": "models/vsc.md",
     "outliers": "concepts/outliers.md",
 }
