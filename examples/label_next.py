@@ -21,6 +21,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
+import pyro_fmvae
 from pyro_fmvae.app.explorer import Exploration, LabelSession
 from pyro_fmvae.data import load
 from pyro_fmvae.learn import Budget
@@ -87,7 +88,7 @@ def simulate(run: Path, how: str, seed: int, amounts: Iterable[int], refine: int
     """Accuracy on points without a label, for each number of labels."""
     for kept in run.glob("labels.csv"):
         kept.unlink()
-    explored = Exploration(run, device="cpu")
+    explored = Exploration(pyro_fmvae.load(run, "cpu"))
     session, rng, found = LabelSession(explored), np.random.default_rng(seed), []
     assert explored.points.labels is not None
     truth = explored.points.labels[:, 0].numpy()

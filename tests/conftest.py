@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._triton import has_triton
 
-from pyro_fmvae.distributions.natural_distribution import natural_classes_on
+from pyro_fmvae.distributions.exponential_family import natural_classes_on
 
 matplotlib.use("Agg")
 torch.set_num_threads(1)

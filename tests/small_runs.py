@@ -9,7 +9,8 @@ import pytest
 
 from pyro_fmvae.app.cli import run_command
 from pyro_fmvae.app.recipes.registry import DEFAULT, options_of
-from pyro_fmvae.app.runs import report, session
+from pyro_fmvae.app.runs import report
+from pyro_fmvae.app.runs import training as loop
 from pyro_fmvae.app.runs.trainer import Trainer
 
 TINY = {
@@ -155,7 +156,7 @@ def kill():
 def kill_and_resume(run, data, numbers, every, **options):
     """Train, be killed in the place of each of these records, with checkpoints that often, and resume."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "CHECKPOINT_EVERY", every)
+        patch.setattr(loop, "CHECKPOINT_EVERY", every)
         stop_at(patch, numbers, kill)
         with pytest.raises(Killed):
             train(run, data, **options)

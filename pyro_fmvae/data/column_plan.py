@@ -460,3 +460,44 @@ def date_texts(days: np.ndarray) -> np.ndarray:
     unit = "s" if (days[known] % 1).any() else "D"
     seconds = np.round(np.where(known, days, 0) * _DAYS).astype("datetime64[s]")
     return np.where(known, np.datetime_as_string(seconds.astype(f"datetime64[{unit}]")), "")
+
+
+def entries_of(name: str, values: Any) -> Entries:
+    """A column of a data frame or an array of objects.
+
+    Args:
+        name: of the column.
+        values: an array or a series [n]. Missing are NaN, None, and what data frames have for them.
+    """
+    column = dated(np.asarray(values))
+    numbers = _as_numbers(column) if column.dtype.kind in "iufO" else None
+    if numbers is not None and (
+        column.dtype.kind != "O" or not any(isinstance(value, str) for value in column)
+    ):
+        return Entries(name, numbers)
+    return Entries(name, np.array([word_of(value) for value in column.tolist()], dtype=object))
+
+
+def dated(values: np.ndarray) -> np.ndarray:
+    """An array, with dates and times as Python's objects, of which NaT is none."""
+    return values.astype(f"{values.dtype.kind}8[us]").astype(object) if values.dtype.kind in "mM" else values
+
+
+def _as_numbers(values: np.ndarray) -> np.ndarray | None:
+    """Values of a column as float64 [n]; None if there are words among them."""
+    plain = [math.nan if is_gap(value) else value for value in values] if values.dtype == object else values
+    try:
+        numbers = None if values.dtype.kind == "c" else np.asarray(plain, dtype=np.float64)
+        return None if numbers is None or numbers.ndim != 1 else numbers
+    except (TypeError, ValueError):
+        return None
+
+
+def word_of(value: Any) -> str:
+    """A value as text; '' if it is missing."""
+    return "" if is_gap(value) else str(value).strip()
+
+
+def is_gap(value: Any) -> bool:
+    """True for None, NaN, and the marks for missing values of data frames."""
+    return value is None or (not isinstance(value, str) and str(value) in ("nan", "<NA>", "NaT"))

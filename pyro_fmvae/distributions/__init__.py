@@ -16,14 +16,18 @@ from pyro_fmvae.distributions.expected_log_prob import (
     expected_log_prob,
     register_expected_log_prob,
 )
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, ScalarFamily
+from pyro_fmvae.distributions.exponential_family import (
+    ExponentialFamily,
+    NaturalDistribution,
+    NaturalParameter,
+    ScalarFamily,
+    register_family,
+)
 from pyro_fmvae.distributions.factorial_mixture import FactorialMixture
-from pyro_fmvae.distributions.full_component import FullComponent
 from pyro_fmvae.distributions.gamma import GAMMA, GammaFamily, NaturalGamma
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.inverse_gamma import INVERSE_GAMMA, InverseGammaFamily, NaturalInverseGamma
-from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
-from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain, SmoothedStates
+from pyro_fmvae.distributions.linear_dynamics import LinearDynamics, LinearGaussianChain, SmoothedStates
 from pyro_fmvae.distributions.marginal_component import MarginalComponent
 from pyro_fmvae.distributions.matrix_normal_wishart import (
     MATRIX_NORMAL_WISHART,
@@ -31,7 +35,7 @@ from pyro_fmvae.distributions.matrix_normal_wishart import (
     MatrixNormalWishartFamily,
     NaturalMatrixNormalWishart,
 )
-from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
+from pyro_fmvae.distributions.mixture import Assignment, Component, FullComponent, Label, MixtureComponent
 from pyro_fmvae.distributions.multivariate_normal import (
     MULTIVARIATE_NORMAL,
     MatrixNormal,
@@ -43,11 +47,6 @@ from pyro_fmvae.distributions.multivariate_normal_gamma import (
     MultivariateNormalGamma,
     MultivariateNormalGammaFamily,
     NaturalMultivariateNormalGamma,
-)
-from pyro_fmvae.distributions.natural_distribution import (
-    NaturalDistribution,
-    NaturalParameter,
-    register_family,
 )
 from pyro_fmvae.distributions.normal import NORMAL, NaturalNormal, NormalFamily
 from pyro_fmvae.distributions.normal_gamma import (

@@ -11,8 +11,12 @@ from torch.nn.functional import pad
 
 from pyro_fmvae.distributions.bregman import stirling_gap, x_log_x_gap
 from pyro_fmvae.distributions.dirichlet import DIRICHLET
-from pyro_fmvae.distributions.exponential_family import ScalarFamily, to_float64
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
+from pyro_fmvae.distributions.exponential_family import (
+    NaturalDistribution,
+    ScalarFamily,
+    register_family,
+    to_float64,
+)
 
 
 class BetaFamily(ScalarFamily):

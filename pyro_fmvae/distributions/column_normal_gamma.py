@@ -14,15 +14,14 @@ from pyro.distributions import Independent, StudentT
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily
-from pyro_fmvae.distributions.mixture import Component
-from pyro_fmvae.distributions.natural_distribution import (
+from pyro_fmvae.distributions.exponential_family import (
+    ExponentialFamily,
     NaturalDistribution,
     StandardDistribution,
     register_family,
 )
+from pyro_fmvae.distributions.mixture import Component, RealOrMissing
 from pyro_fmvae.distributions.normal_gamma import NORMAL_GAMMA, NormalGamma
-from pyro_fmvae.distributions.superposition import RealOrMissing
 
 
 class ColumnNormalGamma(StandardDistribution):

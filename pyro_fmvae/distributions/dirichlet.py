@@ -4,8 +4,11 @@ import torch
 from pyro.distributions import Categorical, Dirichlet, DirichletMultinomial
 from torch import Tensor
 
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
+from pyro_fmvae.distributions.exponential_family import (
+    ExponentialFamily,
+    NaturalDistribution,
+    register_family,
+)
 
 
 class DirichletFamily(ExponentialFamily):

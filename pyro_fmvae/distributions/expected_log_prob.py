@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions.dirichlet import DIRICHLET, NaturalDirichlet
-from pyro_fmvae.distributions.full_component import FullComponent
-from pyro_fmvae.distributions.mixture import Assignment, Component, Label, MixtureComponent
-from pyro_fmvae.distributions.natural_distribution import stats_under, unwrap
+from pyro_fmvae.distributions.exponential_family import stats_under, unwrap
+from pyro_fmvae.distributions.mixture import Assignment, Component, FullComponent, Label, MixtureComponent
 
 Posteriors = Mapping[str, Distribution]
 Formula = Callable[[Distribution, Distribution, Posteriors], Tensor]

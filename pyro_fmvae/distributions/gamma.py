@@ -10,8 +10,12 @@ from torch import Tensor
 from torch.distributions import AffineTransform, Distribution, Exponential
 
 from pyro_fmvae.distributions.bregman import log_gap, stirling_gap
-from pyro_fmvae.distributions.exponential_family import ScalarFamily, to_float64
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
+from pyro_fmvae.distributions.exponential_family import (
+    NaturalDistribution,
+    ScalarFamily,
+    register_family,
+    to_float64,
+)
 
 
 class GammaFamily(ScalarFamily):

@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Distribution, constraints
 
 from pyro_fmvae.distributions.chain import Chain, check_duration, check_lengths, log_probabilities
 from pyro_fmvae.distributions.chunks import Sequences, counted
-from pyro_fmvae.distributions.masked import check_mask_of_states, is_masked
+from pyro_fmvae.distributions.columns import check_mask_of_states, is_masked
 
 
 class _InAllStates(constraints.Constraint):

@@ -11,9 +11,8 @@ from pyro.distributions import StudentT, TransformedDistribution
 from torch import Tensor
 from torch.distributions import Gamma, InverseGamma, PowerTransform, Transform, kl_divergence, register_kl
 
-from pyro_fmvae.distributions.exponential_family import ScalarFamily
+from pyro_fmvae.distributions.exponential_family import NaturalDistribution, ScalarFamily, register_family
 from pyro_fmvae.distributions.gamma import GAMMA
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
 
 
 class InverseGammaFamily(ScalarFamily):

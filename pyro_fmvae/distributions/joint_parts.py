@@ -7,26 +7,43 @@ Section 2.3.6.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import PowerTransform, Transform
+from torch.distributions import Distribution, PowerTransform, Transform
 
 from pyro_fmvae.distributions import packed_matrices as packed
-from pyro_fmvae.distributions.matrix_normal_wishart import MATRIX_NORMAL_WISHART
-from pyro_fmvae.distributions.multivariate_normal import MatrixNormal
+from pyro_fmvae.distributions.exponential_family import (
+    Domain,
+    NaturalDistribution,
+    check_natural,
+    event_dim_of,
+)
+from pyro_fmvae.distributions.gamma import NaturalGamma
+from pyro_fmvae.distributions.inverse_gamma import NaturalInverseGamma
+from pyro_fmvae.distributions.matrix_normal_wishart import MATRIX_NORMAL_WISHART, NaturalMatrixNormalWishart
+from pyro_fmvae.distributions.multivariate_normal import (
+    MULTIVARIATE_NORMAL,
+    MatrixNormal,
+    NaturalMultivariateNormal,
+)
 from pyro_fmvae.distributions.multivariate_normal_gamma import (
     MULTIVARIATE_NORMAL_GAMMA,
     MultivariateNormalGammaFamily,
+    NaturalMultivariateNormalGamma,
 )
-from pyro_fmvae.distributions.natural_distribution import Domain, NaturalDistribution, check_natural
-from pyro_fmvae.distributions.normal_gamma import NormalGammaFamily
-from pyro_fmvae.distributions.normal_wishart import NormalWishartFamily
+from pyro_fmvae.distributions.normal import NaturalNormal
+from pyro_fmvae.distributions.normal_gamma import NaturalNormalGamma, NormalGammaFamily
+from pyro_fmvae.distributions.normal_wishart import NaturalNormalWishart, NormalWishartFamily
 from pyro_fmvae.distributions.restated import restate, restated_log_prob
-from pyro_fmvae.distributions.wishart import RateWishart
+from pyro_fmvae.distributions.wishart import NaturalWishart, RateWishart, wishart_shapes
+
+MOST_TOGETHER = 256  # numbers in a block that is chosen for the user: its precision matrix is dense
 
 
 class JointPart(NaturalDistribution):
@@ -313,3 +330,314 @@ class JointMatrixNoise(JointPart, RateWishart):  # type: ignore[misc, override]
     def rate_tril(self) -> Tensor:  # type: ignore[override]
         """See :class:`RateWishart`."""
         return self.standard[3].to(self.dtype)
+
+
+class JointKind(NamedTuple):
+    """A kind of joint posterior.
+
+    Args:
+        location, precision: classes of the two sites' natural posteriors where these are independent.
+        kind: class of the joint natural posteriors.
+        parts: classes of the two sites' distributions in a guide where they have a joint posterior.
+        exponent: 1 if the second site is the precision, -1 if it is a variance.
+    """
+
+    location: type[NaturalDistribution]
+    precision: type[NaturalDistribution]
+    kind: type[NaturalDistribution]
+    parts: tuple[type[JointPart], type[JointPart]]
+    exponent: int = 1
+
+    @property
+    def is_scaled(self) -> bool:
+        """True if the precision is a number that scales the precision matrix of a vector."""
+        return self.kind is NaturalMultivariateNormalGamma
+
+    @property
+    def is_matrix(self) -> bool:
+        """True if the location is a matrix, whose rows have the same precision matrix."""
+        return self.kind is NaturalMatrixNormalWishart
+
+    def event(self, shape: torch.Size) -> torch.Size:
+        """The last dimensions of a location's value, those of one posterior."""
+        dims = 2 if self.is_matrix else event_dim_of(self.location.family)
+        return shape[len(shape) - dims :]
+
+    def precision_event(self, event: torch.Size) -> torch.Size:
+        """The last dimensions of its precision."""
+        return torch.Size(event[-1:] * event_dim_of(self.precision.family))
+
+    def size(self, event: torch.Size) -> int:
+        """P, the number of natural parameters of one posterior."""
+        if self.is_matrix:
+            rows, dim = event
+            return self.kind.family.size(torch.Size((rows + dim, dim)))
+        return event.numel() * (event.numel() + 3) // 2 + 2
+
+    def together(self, location: Tensor, precision: Tensor) -> Tensor:
+        """λ of a joint posterior near independent ones, given their natural parameters.
+
+        The location's mean and the precision's distribution are theirs. The location's variance is theirs at
+        the mean precision; for vectors, on the average over directions, and for matrices row by row.
+        """
+        m, scale = self.location.family.unpack(location)
+        a, rate = self.precision.family.unpack(precision)
+        if self.kind is NaturalNormalGamma:
+            s = rate / (a * scale.square())
+            return self.kind.family.natural(m.unsqueeze(-1), s, a, rate.unsqueeze(-1))
+        if self.is_scaled:
+            return self.kind.family.natural(m, scale * (a / rate).sqrt()[..., None, None], a, rate)
+        half_df = wishart_shapes(a, m.shape[-1])[..., -1]
+        rates = rate.unsqueeze(-3) if self.is_matrix else rate
+        spread = torch.linalg.solve_triangular(scale, rates, upper=False).square().sum((-2, -1))
+        if self.is_matrix:
+            scales = (half_df.unsqueeze(-1) * m.shape[-1] / spread).sqrt()
+            return self.kind.family.natural(m, torch.diag_embed(scales), a, rate)
+        return self.kind.family.natural(m, spread / (half_df * m.shape[-1]), a, rate)
+
+    def marginals(self, joint: Any) -> tuple[Distribution, Distribution]:
+        """The location by itself, a Student-t distribution, and the precision by itself, a natural one.
+
+        Of a matrix, it is that of each row by itself.
+        """
+        if self.is_matrix:
+            m, tril, a, rate = joint.standard
+            precision = self.precision(self.precision.family.natural(a, rate), joint.dtype)
+            scales = (tril.norm(dim=-1) * a.unsqueeze(-1).rsqrt())[..., None, None]
+            rows = (2 * a.unsqueeze(-1), m, scales * rate.unsqueeze(-3))
+            return dist.MultivariateStudentT(*(t.to(joint.dtype) for t in rows)), precision
+        if self.is_scaled:
+            m, tril, a, rate = joint.standard
+            precision = self.precision(self.precision.family.natural(a, rate), joint.dtype)
+            tril = tril * (rate / a).sqrt()[..., None, None]
+            return dist.MultivariateStudentT(*(t.to(joint.dtype) for t in (2 * a, m, tril))), precision
+        m, s, a, rate = joint.standard
+        numbers = self.kind is NaturalNormalGamma
+        own_rate = rate.squeeze(-1) if numbers else rate
+        precision = self.precision(self.precision.family.natural(a, own_rate), joint.dtype)
+        m, s, a, rate = (parameter.to(joint.dtype) for parameter in (m, s, a, own_rate))
+        if numbers:
+            return dist.StudentT(2 * a, m.squeeze(-1), (rate / (a * s)).sqrt()), precision
+        scale_tril = rate * (a * s).rsqrt()[..., None, None]
+        return dist.MultivariateStudentT(2 * a, m, scale_tril), precision
+
+
+def joint_kind_of(kind: type[NaturalDistribution]) -> JointKind:
+    """The kind of joint posterior that a class is of."""
+    return next(each for each in _KINDS if each.kind is kind)
+
+
+_NORMAL_GAMMA = JointKind(NaturalNormal, NaturalGamma, NaturalNormalGamma, (JointNormal, JointGamma))
+_BY_VARIANCE = JointKind(
+    NaturalNormal,
+    NaturalInverseGamma,
+    NaturalNormalGamma,
+    (JointNormalByVariance, JointInverseGamma),
+    exponent=-1,
+)
+_NORMAL_WISHART = JointKind(
+    NaturalMultivariateNormal,
+    NaturalWishart,
+    NaturalNormalWishart,
+    (JointMultivariateNormal, JointWishart),
+)
+_WEIGHTS = JointKind(
+    NaturalMultivariateNormal, NaturalGamma, NaturalMultivariateNormalGamma, (JointWeights, JointNoise)
+)
+_WEIGHTS_BY_VARIANCE = JointKind(
+    NaturalMultivariateNormal,
+    NaturalInverseGamma,
+    NaturalMultivariateNormalGamma,
+    (JointWeightsByVariance, JointNoiseVariance),
+    exponent=-1,
+)
+_MATRICES = JointKind(
+    NaturalMultivariateNormal, NaturalWishart, NaturalMatrixNormalWishart, (JointMatrix, JointMatrixNoise)
+)
+_KINDS = (_NORMAL_GAMMA, _BY_VARIANCE, _NORMAL_WISHART, _WEIGHTS, _WEIGHTS_BY_VARIANCE, _MATRICES)
+
+
+def joint_kind(
+    location: type[NaturalDistribution], precision: type[NaturalDistribution], events: tuple[int, int]
+) -> JointKind | None:
+    """The kind of joint posterior of two sites; None if there is none.
+
+    Args:
+        location, precision: classes of their independent posteriors.
+        events: the numbers of dimensions in an event of theirs.
+    """
+    are_matrices = events[0] >= events[1] > 1
+    kinds = [kind for kind in _KINDS if (kind.location, kind.precision) == (location, precision)]
+    return next((kind for kind in kinds if kind.is_matrix == are_matrices), kinds[0] if kinds else None)
+
+
+def kind_of_part(part: Distribution) -> JointKind | None:
+    """The kind of joint posterior that a distribution is a part of; None if it is of none."""
+    return next((kind for kind in _KINDS if type(part) in kind.parts), None)
+
+
+@dataclass(frozen=True)
+class NormalBlock:
+    """Sites whose values, flattened, are one vector after another in a vector of D numbers.
+
+    Attributes:
+        names: of the sites.
+        shapes: of their values.
+        kind: class of the vector's posterior.
+    """
+
+    kind: ClassVar[type[NaturalDistribution]] = NaturalMultivariateNormal
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @cached_property
+    def starts(self) -> dict[str, int]:
+        """The number of each site's first element."""
+        sizes = [shape.numel() for shape in self.shapes]
+        return {name: sum(sizes[:number]) for number, name in enumerate(self.names)}
+
+    def shape_of(self, name: str) -> torch.Size:
+        """Shape of a site's value."""
+        return self.shapes[self.names.index(name)]
+
+    def natural(self, members: Mapping[str, NaturalDistribution]) -> Tensor:
+        """λ [D(D+3)/2] of independent Normal members, by site."""
+        parts = [members[name].family.unpack(members[name].natural) for name in self.names]
+        loc = torch.cat([m.reshape(-1) for m, _ in parts])
+        matrices = []
+        for name, (m, scale) in zip(self.names, parts, strict=True):
+            is_vector = len(members[name].event_shape)
+            matrices += [*scale.flatten(0, -3)] if is_vector and m.dim() > 1 else []
+            matrices += [scale] if is_vector and m.dim() == 1 else []
+            matrices += [] if is_vector else [scale.reshape(-1).diag()]
+        return MULTIVARIATE_NORMAL.natural(loc, torch.block_diag(*matrices))
+
+    def apart(self, vector: Tensor) -> dict[str, Tensor]:
+        """The sites' values [*S, *shape], given vectors [*S, D]."""
+        parts = vector.split([shape.numel() for shape in self.shapes], -1)
+        found = zip(self.names, parts, self.shapes, strict=True)
+        return {name: part.reshape(part.shape[:-1] + shape) for name, part, shape in found}
+
+    def part(
+        self, name: str, natural: Tensor, dtype: torch.dtype, given: Mapping[str, Tensor]
+    ) -> "BlockNormal":
+        """The distribution of a site of the block in a guide.
+
+        Args:
+            name: of the site.
+            natural: λ of the block, float64 [D(D+3)/2].
+            dtype: of draws.
+            given: values of the sites before it, which a draw or a density depends on.
+        """
+        first = self.names[: self.names.index(name)]
+        before = tuple(given[other] for other in first if other in given)
+        return BlockNormal(natural, dtype, self, name, before if len(before) == len(first) else None)
+
+    def marginal(self, name: str, natural: Tensor, dtype: torch.dtype) -> dist.Normal:
+        """The Normal distributions of the numbers of a site, each by itself."""
+        part = BlockNormal(natural, dtype, self, name)
+        return dist.Normal(part.loc, part.scale, validate_args=False)
+
+
+class BlockNormal(JointPart, dist.Normal):
+    """The posterior of a site of a :class:`NormalBlock`, given the values of those before it.
+
+    Its log-density is a sum over the numbers of the value, each given those before it. ``loc`` and ``scale``
+    are those of the numbers by themselves.
+
+    Args:
+        natural: λ of the block, float64 [D(D+3)/2].
+        dtype: of draws.
+        block, name: the block, and which of its sites this is.
+        before: values of the sites before it, with leading dimensions that are not theirs, if any.
+    """
+
+    family = MULTIVARIATE_NORMAL
+
+    def __init__(
+        self,
+        natural: Tensor,
+        dtype: torch.dtype,
+        block: NormalBlock,
+        name: str,
+        before: tuple[Tensor, ...] | None = None,
+    ) -> None:
+        self.natural, self.dtype, self.given = natural, dtype, None
+        self.block, self.name, self.before = block, name, before
+        self._validate_args = False
+        dist.TorchDistribution.__init__(self, block.shape_of(name), torch.Size(), validate_args=False)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """Expand to ``batch_shape``; the natural parameters stay the tensor that was given."""
+        new = BlockNormal(self.natural, self.dtype, self.block, self.name, self.before)
+        dist.TorchDistribution.__init__(new, torch.Size(batch_shape), torch.Size(), validate_args=False)
+        return new
+
+    def with_natural(self, natural: Tensor) -> Any:
+        """The part of a block with other natural parameters."""
+        return BlockNormal(natural, self.dtype, self.block, self.name, self.before)
+
+    def whole(self) -> NaturalMultivariateNormal:
+        """The distribution of the block's vector."""
+        return NaturalMultivariateNormal(self.natural, self.dtype, validate_args=False)
+
+    @cached_property
+    def standard(self) -> tuple[Tensor, ...]:
+        """Mean [D] and Cholesky factor [D, D] of the block's covariance matrix, float64."""
+        return self.family.standard(self.natural)
+
+    @property
+    def _rows(self) -> slice:
+        start = self.block.starts[self.name]
+        return slice(start, start + self.block.shape_of(self.name).numel())
+
+    @property
+    def loc(self) -> Tensor:
+        """The mean of each number."""
+        return self.standard[0][self._rows].to(self.dtype).view(self.block.shape_of(self.name))
+
+    @property
+    def scale(self) -> Tensor:
+        """The standard deviation of each number."""
+        return self.standard[1][self._rows].norm(dim=-1).to(self.dtype).view(self.block.shape_of(self.name))
+
+    def _given(self) -> tuple[Tensor, Tensor]:
+        """The conditional mean [*S, n] of the value, flattened, and its Cholesky factor [n, n]."""
+        m, tril = self.standard
+        rows, start = self._rows, self._rows.start
+        if not start:
+            return m[rows], tril[rows, rows]
+        assert self.before is not None
+        known = zip(self.before, self.block.shapes, strict=False)
+        values = [value.double().reshape(*_outer(value.shape, shape), -1) for value, shape in known]
+        lead = torch.broadcast_shapes(*(value.shape[:-1] for value in values))
+        gap = torch.cat([value.expand(*lead, -1) for value in values], -1) - m[:start]
+        noise = torch.linalg.solve_triangular(tril[:start, :start], gap.unsqueeze(-1), upper=False)
+        return m[rows] + (tril[rows, :start] @ noise).squeeze(-1), tril[rows, rows]
+
+    def rsample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        """Reparameterised draws, [*sample_shape, *batch_shape]."""
+        loc, tril = self._given()
+        shape = torch.Size(sample_shape) + self.batch_shape
+        outer = _outer(shape, self.block.shape_of(self.name))
+        noise = torch.randn(*outer, len(tril), dtype=loc.dtype, device=loc.device)
+        return (loc + noise @ tril.mT).to(self.dtype).reshape(shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density of each number given those before it."""
+        loc, tril = self._given()
+        outer = _outer(value.shape, self.block.shape_of(self.name))
+        gap = (value.double().reshape(*outer, -1) - loc).unsqueeze(-1)
+        noise = torch.linalg.solve_triangular(tril, gap, upper=False).squeeze(-1)
+        density = -0.5 * noise.square() - packed.diagonal(tril).log() - 0.5 * math.log(2 * math.pi)
+        return density.to(self.dtype).reshape(value.shape)
+
+    def entropy(self) -> Tensor:
+        """The entropy of each number given those before it."""
+        tril = self._given()[1]
+        numbers = packed.diagonal(tril).log() + 0.5 * math.log(2 * math.pi * math.e)
+        return numbers.to(self.dtype).view(self.block.shape_of(self.name)).expand(self.batch_shape)
+
+
+def _outer(shape: torch.Size, own: torch.Size) -> torch.Size:
+    return shape[: len(shape) - len(own)]

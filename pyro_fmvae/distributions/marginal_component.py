@@ -16,10 +16,9 @@ from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.expected_log_prob import Posteriors, register_expected_log_prob
-from pyro_fmvae.distributions.full_component import FullComponent
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, unwrap
+from pyro_fmvae.distributions.exponential_family import NaturalDistribution, unwrap
+from pyro_fmvae.distributions.mixture import FullComponent, RealOrMissing
 from pyro_fmvae.distributions.normal_wishart import NORMAL_WISHART
-from pyro_fmvae.distributions.superposition import RealOrMissing
 
 Standard = tuple[Tensor, ...]
 LARGEST: Final = 2**22

@@ -15,8 +15,11 @@ from torch.distributions import constraints
 
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.bregman import log_gap
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
+from pyro_fmvae.distributions.exponential_family import (
+    ExponentialFamily,
+    NaturalDistribution,
+    register_family,
+)
 from pyro_fmvae.distributions.restated import restate
 
 # Normal distributions of matrices, whose rows share one precision matrix.

@@ -14,15 +14,17 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_fmvae.distributions import packed_matrices as packed
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64, unless_cancelled
-from pyro_fmvae.distributions.gamma import GAMMA
-from pyro_fmvae.distributions.multivariate_normal import MULTIVARIATE_NORMAL
-from pyro_fmvae.distributions.natural_distribution import (
+from pyro_fmvae.distributions.exponential_family import (
+    ExponentialFamily,
     NaturalDistribution,
     StandardDistribution,
     register_family,
+    to_float64,
 )
+from pyro_fmvae.distributions.gamma import GAMMA
+from pyro_fmvae.distributions.multivariate_normal import MULTIVARIATE_NORMAL
 from pyro_fmvae.distributions.normal_gamma import NEAR
+from pyro_fmvae.distributions.packed_matrices import unless_cancelled
 
 _SMALLEST_PRECISION = 1e-30
 

@@ -10,8 +10,7 @@ from pyro.distributions import Normal
 from torch import Tensor
 
 from pyro_fmvae.distributions.bregman import log_gap
-from pyro_fmvae.distributions.exponential_family import ScalarFamily
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
+from pyro_fmvae.distributions.exponential_family import NaturalDistribution, ScalarFamily, register_family
 
 
 class NormalFamily(ScalarFamily):

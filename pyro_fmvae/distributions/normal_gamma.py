@@ -18,8 +18,13 @@ from torch.distributions import Distribution, constraints, register_kl
 from torch.distributions.utils import lazy_property
 
 from pyro_fmvae.distributions import packed_matrices as packed
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64, unless_cancelled
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, register_family
+from pyro_fmvae.distributions.exponential_family import (
+    ExponentialFamily,
+    NaturalDistribution,
+    register_family,
+    to_float64,
+)
+from pyro_fmvae.distributions.packed_matrices import unless_cancelled
 
 # Expected log-densities of Gaussian components as matrix products. Paquet et al. (2018), equation 6.
 

@@ -19,11 +19,12 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_fmvae.distributions import packed_matrices as packed
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
-from pyro_fmvae.distributions.natural_distribution import (
+from pyro_fmvae.distributions.exponential_family import (
+    ExponentialFamily,
     NaturalDistribution,
     StandardDistribution,
     register_family,
+    to_float64,
 )
 from pyro_fmvae.distributions.normal_gamma import NEAR, full_gaussian_table
 from pyro_fmvae.distributions.wishart import draw_factor, factor_log_prob, mean_factor, wishart_shapes

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints, transform_to
 
-from pyro_fmvae.distributions.exponential_family import unless_cancelled
+LEAST_SHARE = 1e-11  # that a difference has to keep of its terms, which float64 rounds at 1e-16
 
 
 def dim_of(size: int) -> int:
@@ -179,3 +179,13 @@ class _ToAboveFactor(Transform):
     def inverse_shape(self, shape: torch.Size) -> torch.Size:
         dim = shape[-1]
         return torch.Size((*shape[:-2], self._rows * dim + dim * (dim + 1) // 2))
+
+
+def unless_cancelled(difference: Tensor, term: Tensor) -> Tensor:
+    """A difference of nearly equal float64 numbers, NaN where rounding leaves fewer than five digits of it.
+
+    Args:
+        difference: what is left, [...].
+        term: the number that something was taken from, of the same shape.
+    """
+    return difference.where(difference > LEAST_SHARE * term, torch.nan)

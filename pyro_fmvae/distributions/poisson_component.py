@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.distributions.expected_log_prob import Posteriors, register_expected_log_prob
+from pyro_fmvae.distributions.exponential_family import stats_under, unwrap
 from pyro_fmvae.distributions.gamma import GAMMA
-from pyro_fmvae.distributions.mixture import MixtureComponent
-from pyro_fmvae.distributions.natural_distribution import stats_under, unwrap
-from pyro_fmvae.distributions.superposition import RealOrMissing
+from pyro_fmvae.distributions.mixture import MixtureComponent, RealOrMissing
 
 
 class PoissonComponent(MixtureComponent):

@@ -12,18 +12,10 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from pyro_fmvae.distributions.expected_log_prob import Posteriors, register_expected_log_prob
-from pyro_fmvae.distributions.natural_distribution import unwrap
+from pyro_fmvae.distributions.exponential_family import unwrap
+from pyro_fmvae.distributions.mixture import RealOrMissing
 
 LARGEST = 2**22  # numbers in a temporary of `largest`
-
-
-class RealOrMissing(constraints.Constraint):
-    """Numbers, and NaN where none is known."""
-
-    event_dim = 1
-
-    def check(self, value: Any) -> Tensor:
-        return ~value.isinf().any(-1)
 
 
 class Superposition(TorchDistribution):

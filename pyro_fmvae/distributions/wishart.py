@@ -14,11 +14,12 @@ from torch.distributions import Wishart as TorchWishart
 
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.bregman import log_gamma_gap, log_gap, x_log_x_gap
-from pyro_fmvae.distributions.exponential_family import ExponentialFamily, to_float64
-from pyro_fmvae.distributions.natural_distribution import (
+from pyro_fmvae.distributions.exponential_family import (
+    ExponentialFamily,
     NaturalDistribution,
     StandardDistribution,
     register_family,
+    to_float64,
 )
 
 _SMALLEST_PRECISION = 1e-30  # near a = 0, most draws are smaller than any float

@@ -1,6 +1,6 @@
 """Inference: the ELBO that integrates in closed form, its autoguide, and steps of SVI."""
 
-from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.distributions.exponential_family import natural_prior
 from pyro_fmvae.infer import seeding
 from pyro_fmvae.infer.autoguide import AutoConjugate
 from pyro_fmvae.infer.elbo import Role, Term, TraceConjugate_ELBO

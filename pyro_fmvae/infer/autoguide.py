@@ -20,7 +20,7 @@ from torch.distributions import Distribution, MultivariateNormal, Normal, Studen
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.infer.conjugate_sites import ConjugateSites, check_priors, harmless_value
-from pyro_fmvae.infer.elbo.density import device_of
+from pyro_fmvae.infer.elbo.lazy import device_of
 from pyro_fmvae.infer.elbo.plain import as_module
 from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
 from pyro_fmvae.infer.elbo.structure import (

@@ -13,14 +13,13 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import MixtureComponent, NaturalDistribution
-from pyro_fmvae.distributions.joint_kinds import JointKind, joint_kind_of
-from pyro_fmvae.distributions.natural_distribution import (
+from pyro_fmvae.distributions.exponential_family import (
     natural_class,
     natural_class_named,
     natural_prior,
     unwrap,
 )
-from pyro_fmvae.distributions.normal_block import MOST_TOGETHER, NormalBlock
+from pyro_fmvae.distributions.joint_parts import MOST_TOGETHER, JointKind, NormalBlock, joint_kind_of
 from pyro_fmvae.infer.elbo.recognition import (
     Recognised,
     hidden_in_plate,

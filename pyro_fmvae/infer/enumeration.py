@@ -12,7 +12,7 @@ from pyro.poutine.runtime import _ENUM_ALLOCATOR
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.distributions.natural_distribution import unwrap
+from pyro_fmvae.distributions.exponential_family import unwrap
 from pyro_fmvae.infer.elbo import TraceConjugate_ELBO
 from pyro_fmvae.infer.elbo.plain import PlainProgram
 from pyro_fmvae.infer.elbo.structure import frames_of, subsamples

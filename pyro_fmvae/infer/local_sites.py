@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import NaturalDistribution
-from pyro_fmvae.distributions.natural_distribution import event_dim_of, unwrap
+from pyro_fmvae.distributions.exponential_family import event_dim_of, unwrap
 from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo import TraceConjugate_ELBO
 from pyro_fmvae.infer.elbo.density import ReusedExpectations

@@ -11,15 +11,10 @@ from pyro.distributions import constraints
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
-from torch.distributions import (
-    Distribution,
-    ExpTransform,
-    Transform,
-    identity_transform,
-)
+from torch.distributions import Distribution, ExpTransform, Transform, identity_transform
 
 from pyro_fmvae.distributions import NaturalDistribution, NaturalParameter
-from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.distributions.exponential_family import natural_prior
 
 # Telling Pyro about the parameters of a module without putting them into its global store.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from pyro_fmvae.distributions import HiddenMarkov
-from pyro_fmvae.distributions.natural_distribution import unwrap
+from pyro_fmvae.distributions.exponential_family import unwrap
 from pyro_fmvae.infer.conjugate_sites import ConjugateSites
 from pyro_fmvae.infer.elbo import TraceConjugate_ELBO
 from pyro_fmvae.infer.elbo.structure import (

@@ -8,9 +8,9 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from pyro_fmvae.distributions.natural_distribution import natural_class, natural_prior, unwrap
+from pyro_fmvae.distributions.exponential_family import natural_class, natural_prior, unwrap
 from pyro_fmvae.infer.autoguide import AutoConjugate
-from pyro_fmvae.infer.elbo.density import has_lazy_arguments
+from pyro_fmvae.infer.elbo.lazy import has_lazy_arguments
 
 
 class posterior_as_prior(Messenger):

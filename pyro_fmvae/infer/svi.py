@@ -16,9 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.distributions import NaturalParameter
 from pyro_fmvae.infer.elbo import Term, TraceConjugate_ELBO, propagate_back, sum_terms
-from pyro_fmvae.infer.elbo.lazy import PlaceholderMessenger
 from pyro_fmvae.infer.elbo.plain import PlainProgram, as_module
-from pyro_fmvae.infer.elbo.shorthand import Run
+from pyro_fmvae.infer.elbo.shorthand import PlaceholderMessenger, Run
 from pyro_fmvae.infer.elbo.structure import Structure, subsamples
 from pyro_fmvae.infer.elbo.trace_conjugate_elbo import check_gradients
 from pyro_fmvae.infer.ranks import FlatSums, Ranks, Share

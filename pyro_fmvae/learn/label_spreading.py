@@ -28,6 +28,8 @@ SEED = 0
 """Seed of the hidden parts and of the forest."""
 Teacher = Callable[[Tensor], Tensor]
 """From labels int64 [N], -1 = unknown, to probabilities of the values of every point, float64 [N, C]."""
+CLASSIFICATION: Final = 50.0
+"""Δ times the share of points whose label is known, in nats per point and label."""
 
 
 class Cloud(Protocol):

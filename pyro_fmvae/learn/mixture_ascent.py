@@ -80,7 +80,8 @@ class MixtureAscent(Phase):
         until = began + most / 4
         found = best_start(self.make, x[rows], of_rows, generator, self.starts, until)
         if self.stacking and labels is not None:
-            learn_predictors(found.model, self.make, x, labels, rows, self.seed, until, began + most / 2)
+            end = began + most / 2
+            learn_predictors(found.model, self.make, best_start, x, labels, rows, self.seed, until, end)
         state = found.model.state_dict()
         self.model.match(state)
         self.model.load_state_dict(state)

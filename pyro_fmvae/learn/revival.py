@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.distributions.exponential_family import natural_prior
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.infer.posteriors import ConjugatePosterior, NaturalPosterior, to_standard
 from pyro_fmvae.infer.seeding import ITERATIONS, coordinate_ascent, responsibilities

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_fmvae.learn.mixture_search import best_start
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.label_predictor import LabelPredictor, tempered
 from pyro_fmvae.models.table_sites import label_site
@@ -53,6 +52,7 @@ def labelled_first(rows: Tensor, labels: Tensor | None) -> Tensor:
 def learn_predictors(
     model: ObservedMixture,
     make: Callable[[], ObservedMixture],
+    start: Callable[..., Any],
     x: Tensor,
     labels: Tensor,
     searched: Tensor,
@@ -65,11 +65,12 @@ def learn_predictors(
     Args:
         model: fitted to the labels; its ``predictors`` are replaced.
         make: gives a new model with the same sites.
+        start: :func:`~pyro_fmvae.learn.mixture_search.best_start`, for the mixtures of the folds.
         x: all rows, [N, D].
         labels: int64 [N, L], -1 = unknown.
         searched: indices of the rows for cross-validation.
         seed: of folds, starts and trees.
-        until: of the mixtures of the folds, as for :func:`~pyro_fmvae.learn.mixture_search.best_start`.
+        until: for ``start``.
         end: time of ``time.monotonic()``, after which no further predictor is begun; the mixture
             alone predicts the labels that are left, and the log says so.
     """
@@ -79,7 +80,7 @@ def learn_predictors(
     if not learnable:
         return
     folds = folds_of(tried, seed)
-    mixtures = _mixtures_held_out(make, x[searched], tried, folds, seed, until)
+    mixtures = _mixtures_held_out(make, start, x[searched], tried, folds, seed, until)
     features, own = model.features(x), _own_predictions(model, x)
     for number, label in enumerate(learnable):
         if time.monotonic() > end:
@@ -228,6 +229,7 @@ def folds_of(labels: Tensor, seed: int) -> Tensor:
 
 def _mixtures_held_out(
     make: Callable[[], ObservedMixture],
+    start: Callable[..., Any],
     x: Tensor,
     labels: Tensor,
     folds: Tensor,
@@ -246,7 +248,7 @@ def _mixtures_held_out(
         held_out = folds == fold
         known = labels.masked_fill(held_out.unsqueeze(-1), -1)
         generator = torch.Generator().manual_seed(seed)
-        fitted = best_start(new, x, known, generator, STARTS, until).model
+        fitted = start(new, x, known, generator, STARTS, until).model
         for part, probs in zip(found, _own_predictions(fitted, x[held_out]), strict=True):
             part[held_out] = probs
     return found

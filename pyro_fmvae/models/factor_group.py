@@ -20,7 +20,7 @@ from pyro_fmvae.distributions import (
     NaturalDistribution,
     NormalGamma,
 )
-from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.distributions.exponential_family import natural_prior
 from pyro_fmvae.infer.posteriors import (
     ConjugatePosterior,
     NaturalPosterior,

@@ -8,8 +8,8 @@ from torch.distributions import Categorical
 
 from pyro_fmvae.distributions import GAMMA, NaturalDistribution
 from pyro_fmvae.distributions.category import codes_below, of_category
+from pyro_fmvae.distributions.exponential_family import natural_prior
 from pyro_fmvae.distributions.marginal_component import marginal_log_predictive
-from pyro_fmvae.distributions.natural_distribution import natural_prior
 from pyro_fmvae.distributions.poisson_component import log_predictive_counts
 from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, random_posterior
 from pyro_fmvae.models.learnt_prior import LearntPrior

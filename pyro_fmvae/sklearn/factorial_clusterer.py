@@ -19,7 +19,8 @@ from pyro_fmvae.distributions.observation import COLUMN_SCALES
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
 from pyro_fmvae.learn import Budget, Learning, Progress, fit
 from pyro_fmvae.learn.fitting import LONG, Stepping, compile_problem, naming_divergence
-from pyro_fmvae.learn.fmvae_phases import CLASSIFICATION, fmvae_phases
+from pyro_fmvae.learn.fmvae_phases import fmvae_phases
+from pyro_fmvae.learn.label_spreading import CLASSIFICATION
 from pyro_fmvae.learn.learning import weight_decay
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder

@@ -15,7 +15,7 @@ from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import NaturalParameter
-from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class, stats_under
+from pyro_fmvae.distributions.exponential_family import event_dim_of, natural_class, stats_under
 from pyro_fmvae.infer import AutoConjugate, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.infer.posteriors import StandardPosterior
 

@@ -6,7 +6,7 @@ from torch.distributions import Beta, Uniform, kl_divergence
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import NaturalBeta
-from pyro_fmvae.distributions.natural_distribution import natural_class
+from pyro_fmvae.distributions.exponential_family import natural_class
 from pyro_fmvae.infer import natural_prior
 from tests.distributions.family_case import AlgebraCase, Likelihood, tensors
 

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from pyro_fmvae.distributions import GAMMA
-from pyro_fmvae.distributions.exponential_family import to_float64
-from pyro_fmvae.distributions.natural_distribution import check_natural
+from pyro_fmvae.distributions.exponential_family import check_natural, to_float64
 
 
 def test_float64_is_asked_for():

@@ -6,7 +6,7 @@ from torch.distributions import Chi2, Gamma, kl_divergence
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import GAMMA, NaturalGamma
-from pyro_fmvae.distributions.natural_distribution import natural_class
+from pyro_fmvae.distributions.exponential_family import natural_class
 from tests.distributions.family_case import AlgebraCase, Likelihood, tensors
 
 

@@ -4,7 +4,7 @@ from torch.distributions import InverseGamma, kl_divergence
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import NaturalGamma, NaturalInverseGamma
-from pyro_fmvae.distributions.natural_distribution import natural_class
+from pyro_fmvae.distributions.exponential_family import natural_class
 from tests.distributions.family_case import AlgebraCase, Likelihood, tensors
 from tests.distributions.test_gamma import gamma_kl
 

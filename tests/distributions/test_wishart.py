@@ -7,7 +7,7 @@ from torch.distributions import Wishart, kl_divergence
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import GAMMA, WISHART, NaturalWishart, RateWishart
-from pyro_fmvae.distributions.natural_distribution import natural_class
+from pyro_fmvae.distributions.exponential_family import natural_class
 from tests.distributions.family_case import AlgebraCase, Likelihood, tensors
 
 TRIL = [[2.0, 0.0, 0.0], [-1.0, 0.5, 0.0], [0.3, 0.2, 1.5]]

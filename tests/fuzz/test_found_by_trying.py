@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.app.commands import evaluation
-from pyro_fmvae.app.runs import report, session
+from pyro_fmvae.app.runs import report, training
 from pyro_fmvae.app.runs.run import CHECKPOINT, Run
 from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data.image_cache import decode, load_images
@@ -146,8 +146,8 @@ def test_errors_of_the_system(made, monkeypatch, error, message):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
 def test_a_full_disk_at_the_first_line_of_the_log(files, tmp_path, monkeypatch):
-    log = session._LogFile
-    monkeypatch.setattr(session, "_LogFile", lambda path: log("/dev/full"))
+    log = training._LogFile
+    monkeypatch.setattr(training, "_LogFile", lambda path: log("/dev/full"))
     status, _, err = train(tmp_path / "run", files["table"], factors="2")
     assert (status, err) == (2, "pyro-fmvae: error: /dev/full: no space left on device\n")
     assert not (tmp_path / "run").exists()

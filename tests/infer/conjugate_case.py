@@ -16,7 +16,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import Assignment, Label, NaturalDirichlet, NaturalParameter
-from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.distributions.exponential_family import natural_prior
 from pyro_fmvae.infer import (
     AutoConjugate,
     ConjugateSVI,
@@ -24,7 +24,8 @@ from pyro_fmvae.infer import (
     TraceConjugate_ELBO,
     with_assignments,
 )
-from pyro_fmvae.infer.elbo.lazy import PlaceholderMessenger, Unsampled
+from pyro_fmvae.infer.elbo.lazy import Unsampled
+from pyro_fmvae.infer.elbo.shorthand import PlaceholderMessenger
 from pyro_fmvae.infer.posteriors import (
     NaturalPosterior,
     StandardPosterior,

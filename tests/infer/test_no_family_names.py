@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import pyro_fmvae
-from pyro_fmvae.distributions import natural_distribution
+from pyro_fmvae.distributions import exponential_family
 
 INFER = Path(pyro_fmvae.__file__).parent / "infer"
 FAMILIES = ("dirichlet", "normalgamma", "normal_gamma", "wishart", "gaussian_table", "loc_precision")
@@ -46,6 +46,6 @@ def test_the_checker_finds(source):
 
 
 def test_the_checker_knows_the_library():
-    families = set(natural_distribution._NATURAL.values())
+    families = set(exponential_family._NATURAL.values())
     own = [kind.__name__ for kind in families if kind.__module__.startswith("pyro_fmvae.")]
     assert len(own) == 12 and all(mentions(name) for name in own)

@@ -14,7 +14,7 @@ from pyro_fmvae.distributions import (
     NormalGamma,
     NormalWishart,
 )
-from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.distributions.exponential_family import natural_prior
 from pyro_fmvae.infer.posteriors import random_posterior
 from tests.infer.conjugate_case import ConjugateCase, PosteriorCase
 from tests.infer.programs import standard

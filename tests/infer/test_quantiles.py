@@ -9,7 +9,7 @@ import torch
 from pyro.infer.autoguide import AutoDelta, AutoNormal
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.distributions.exponential_family import natural_prior
 from pyro_fmvae.infer import AutoConjugate
 from pyro_fmvae.infer.autoguide import quantiles_of
 from pyro_fmvae.infer.posteriors import to_standard

@@ -6,7 +6,7 @@ from pyro.distributions import Dirichlet
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions import NORMAL_GAMMA
-from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.distributions.exponential_family import natural_prior
 from pyro_fmvae.infer.seeding import (
     LEAST_GAIN,
     better_mixture,

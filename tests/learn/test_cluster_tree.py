@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
-from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.distributions.exponential_family import natural_prior
 from pyro_fmvae.learn.cluster_tree import cluster_tree, cut
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, WEIGHTS, column_site, parameter_of

@@ -8,7 +8,6 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from torch.testing import assert_close
 
-from pyro_fmvae.learn import stacking
 from pyro_fmvae.learn.mixture_search import best_start
 from pyro_fmvae.learn.stacking import (
     BELIEVED,
@@ -49,7 +48,7 @@ def make():
 def learnt():
     x, labels, truth = table()
     model = best_start(make, x, labels, torch.Generator().manual_seed(0)).model
-    learn_predictors(model, make, x, labels, torch.arange(N), seed=0)
+    learn_predictors(model, make, best_start, x, labels, torch.arange(N), seed=0)
     return model, x, truth
 
 
@@ -72,11 +71,11 @@ def test_held_out_labels_are_not_seen():
     torch.manual_seed(1)
     labels[:60, 0] = torch.arange(60)[torch.randperm(60)] % 2
     model = best_start(make, x, labels, torch.Generator().manual_seed(0)).model
-    learn_predictors(model, make, x, labels, torch.arange(N), seed=0)
+    learn_predictors(model, make, best_start, x, labels, torch.arange(N), seed=0)
     assert model.predictor_of(0).accuracies.max() < 0.7
 
 
-def test_each_label_is_hidden_from_one_mixture(monkeypatch):
+def test_each_label_is_hidden_from_one_mixture():
     x, labels, _ = table()
     hidden = []
 
@@ -85,8 +84,7 @@ def test_each_label_is_hidden_from_one_mixture(monkeypatch):
         assert torch.equal(seen[~hidden[-1]], labels[~hidden[-1]])
         return best_start(new, rows, seen, *others)
 
-    monkeypatch.setattr(stacking, "best_start", spied)
-    learn_predictors(make(), make, x, labels, torch.arange(N), seed=0)
+    learn_predictors(make(), make, spied, x, labels, torch.arange(N), seed=0)
     assert torch.equal(torch.stack(hidden).sum(0), (labels >= 0).long())
     counts = [(part & (labels == value)).sum().item() for part in hidden for value in range(2)]
     assert len(hidden) == 5 and max(counts) - min(counts) <= 3
@@ -95,7 +93,7 @@ def test_each_label_is_hidden_from_one_mixture(monkeypatch):
 def test_no_predictor_is_begun_when_the_time_is_up(caplog):
     x, labels, _ = table()
     model = make()
-    learn_predictors(model, make, x, labels, torch.arange(N), seed=0, end=-math.inf)
+    learn_predictors(model, make, best_start, x, labels, torch.arange(N), seed=0, end=-math.inf)
     assert model.predictor_of(0) is None
     assert "the mixture alone predicts 1 of them: the time is up" in caplog.text
 
@@ -114,7 +112,7 @@ def test_single_labels_of_values_are_left_to_the_mixture():
     kept = [int((truth == value).nonzero()[0]) for value in range(2)]
     labels.fill_(-1)[kept, 0] = torch.arange(2)
     model = make()
-    learn_predictors(model, make, x, labels, torch.arange(N), seed=0)
+    learn_predictors(model, make, best_start, x, labels, torch.arange(N), seed=0)
     assert model.predictor_of(0) is None
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.distributions.exponential_family import natural_prior
 from pyro_fmvae.infer.seeding import coordinate_ascent, responsibilities
 from pyro_fmvae.models.factor_group import FactorGroup
 from pyro_fmvae.models.labelled_start import labelled_start

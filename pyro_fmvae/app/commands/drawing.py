@@ -16,7 +16,7 @@ from pyro_fmvae import figures
 from pyro_fmvae.app.commands.command import Command, add_device, add_run, add_seed, check_seed
 from pyro_fmvae.app.commands.factor_settings import open_factorial, parse_factors, parse_settings
 from pyro_fmvae.app.commands.output_files import check_ending, check_spares_data
-from pyro_fmvae.app.recipes.factor_pictures import factors_of_run
+from pyro_fmvae.app.recipes.pictures import factors_of_run
 from pyro_fmvae.app.runs.pages.prototypes import prototypes
 from pyro_fmvae.app.runs.run import FIGURES, Run, is_model_file
 from pyro_fmvae.evaluate import encode_split, mutual_information

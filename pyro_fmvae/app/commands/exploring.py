@@ -5,6 +5,7 @@ from jsonargparse import ArgumentParser
 from pyro_fmvae.app.commands.command import Command, add_device, add_run
 from pyro_fmvae.app.explorer import Exploration, serve
 from pyro_fmvae.app.explorer.serving import LOCAL, check_installed
+from pyro_fmvae.app.runs.trained import load
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -30,7 +31,7 @@ def explore(run: str, host: str, port: int | None, data_root: str | None, device
         ValueError: gradio is not installed, a folder that is no run, or an address that cannot be used.
     """
     check_installed()
-    explored = Exploration(run, device, data_root)
+    explored = Exploration(load(run, device), data_root)
     serve(explored, host, port, lambda address: print(f"{address}   (Ctrl-C ends it)", flush=True))
     return 0
 

@@ -86,7 +86,8 @@ def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> d
     if run.recipe.rows_are_codes:
         places = {GIVEN_WORDS.format(column): column for column in range(arrays[MEAN].shape[1])}
         words = {places[name]: arrays[name] for name in places.keys() & arrays.keys()}
-        for name, values in named_columns(run, torch.from_numpy(arrays[MEAN]), arrays.get(GIVEN), words):
+        known, means = arrays.get(GIVEN), torch.from_numpy(arrays[MEAN])
+        for name, values in named_columns(run.preprocessing, means, known, words):
             columns[f"{name} (data)" if name in columns else name] = values
         gammas += [MEAN, *places]
     return columns | _flat(arrays, without=(title, GIVEN, CODES, PREDICTED, *gammas))

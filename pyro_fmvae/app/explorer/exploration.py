@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +12,14 @@ from pyro_fmvae.app.recipes.pictures import as_pixels
 from pyro_fmvae.app.runs.by_batches import encode_rows, in_order, named_columns
 from pyro_fmvae.app.runs.factor_names import rename, rename_all, values_of
 from pyro_fmvae.app.runs.pages.prototypes import POINTS
-from pyro_fmvae.app.runs.run import Run
-from pyro_fmvae.app.runs.trained import TrainedRun, load
 from pyro_fmvae.data import Split
 from pyro_fmvae.data.own.row_names import ROW, RowNames, row_names
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores
+
+if TYPE_CHECKING:
+    from pyro_fmvae.app.runs.run import Run
+    from pyro_fmvae.app.runs.trained import TrainedRun
 
 ENLARGED = 112  # pixels that the longer side of a picture has on the page at least
 DIGITS = 4  # of numbers in tables
@@ -28,21 +29,16 @@ class Exploration:
     """A run that is explored.
 
     Args:
-        folder: of the run.
-        device: where to compute: see :func:`~pyro_fmvae.load`.
+        trained: the run with its model, of :func:`~pyro_fmvae.load`.
         data_root: as for :meth:`Run.load_data`.
 
     Attributes:
-        trained: the run with its model.
         rows: its first training points, at most 5,000; None if they are not there.
         note: why there are none.
-
-    Raises:
-        FileNotFoundError, ValueError: as for :func:`~pyro_fmvae.load`.
     """
 
-    def __init__(self, folder: str | Path, device: str = "auto", data_root: str | None = None) -> None:
-        self.trained: TrainedRun = load(folder, device)
+    def __init__(self, trained: "TrainedRun", data_root: str | None = None) -> None:
+        self.trained = trained
         self.rows: Split | None = None
         self.note = ""
         try:
@@ -52,7 +48,7 @@ class Exploration:
             self.note = str(error)
 
     @property
-    def run(self) -> Run:
+    def run(self) -> "Run":
         """The run, with the names that its components have now."""
         return self.trained.run
 
@@ -135,7 +131,7 @@ class Exploration:
 
     def table(self, x: Tensor) -> tuple[list[str], list[list[str]]]:
         """Rows of a table as the model sees them [n, D], as text: the names of the columns, and the cells."""
-        columns = dict(named_columns(self.run, x.cpu()))
+        columns = dict(named_columns(self.run.preprocessing, x.cpu()))
         cells = [[_cell(value) for value in values.tolist()] for values in columns.values()]
         return list(columns), [list(row) for row in zip(*cells, strict=True)]
 

@@ -15,7 +15,7 @@ from pyro_fmvae.app.recipes.further_labels import further, refine
 from pyro_fmvae.app.recipes.labelling import labelled_points
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.runs.by_batches import encode_rows, in_order
-from pyro_fmvae.app.runs.run import LONGEST
+from pyro_fmvae.app.runs.factor_names import LONGEST
 from pyro_fmvae.data.own.folder import TABLE, read_table
 from pyro_fmvae.data.own.row_names import RowNames
 from pyro_fmvae.files import checkpoint

@@ -16,8 +16,8 @@ from pyro_fmvae.app.recipes.table_mixture import Mixture
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.learn.fitting import fit
-from pyro_fmvae.learn.fmvae_phases import CLASSIFICATION, Joint
-from pyro_fmvae.learn.label_spreading import spread_labels
+from pyro_fmvae.learn.fmvae_phases import Joint
+from pyro_fmvae.learn.label_spreading import CLASSIFICATION, spread_labels
 from pyro_fmvae.learn.phase import Budget, endless
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.models.further_factors import regress_blocks, take_over

@@ -12,8 +12,7 @@ from pyro_fmvae.data import Dataset, Split, hide_labels
 from pyro_fmvae.data.dataset import SPLITS
 from pyro_fmvae.data.labels import Amount, how_to_label, number_per_value
 from pyro_fmvae.data.own.folder import SPARSE, sparse
-from pyro_fmvae.learn.fmvae_phases import CLASSIFICATION
-from pyro_fmvae.learn.label_spreading import spread_labels
+from pyro_fmvae.learn.label_spreading import CLASSIFICATION, spread_labels
 
 # Defaults of a factorial mixture VAE for a person's own data that labels are trained on.
 

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
 
 import numpy as np
 import torch
@@ -14,8 +14,10 @@ from pyro_fmvae.app.recipes.options import Options
 from pyro_fmvae.data import Batches, Dataset, Preprocessing, SparseOptions, Split
 from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.figures.page import Figure
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Phase
+
+if TYPE_CHECKING:
+    from pyro_fmvae.learn.learning import Learning
+    from pyro_fmvae.learn.phase import Phase
 
 OWN_NAMES: Final = -1
 """The key, among factors, of the names of factors themselves."""
@@ -160,7 +162,7 @@ class Recipe(ABC, Generic[Options]):
         """Transform of half of the points of every training batch, or None."""
 
     @abstractmethod
-    def phases(self, model: Any, learning: Learning) -> list[Phase]:
+    def phases(self, model: Any, learning: "Learning") -> "list[Phase]":
         """The phases in which the model is learnt, in order."""
 
     @property

@@ -7,17 +7,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pyro_fmvae.app.recipes.code_pictures import correlations, first_codes
 from pyro_fmvae.app.recipes.network_defaults import network_defaults
 from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
-from pyro_fmvae.app.recipes.options import (
-    VAEOptions,
-    check_iterations,
-    completed,
-    refuse,
-)
+from pyro_fmvae.app.recipes.options import VAEOptions, check_iterations, completed, refuse
 from pyro_fmvae.app.recipes.pictures import (
     TRAINING,
+    correlations,
+    first_codes,
     reconstructions,
     samples,
     source_measures,

@@ -10,21 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pyro_fmvae.app.recipes.code_pictures import class_activity, correlations, first_codes, sparse_pictures
 from pyro_fmvae.app.recipes.network_defaults import network_defaults
 from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
-from pyro_fmvae.app.recipes.options import (
-    VSCOptions,
-    check_iterations,
-    completed,
-    refuse,
-)
+from pyro_fmvae.app.recipes.options import VSCOptions, check_iterations, completed, refuse
 from pyro_fmvae.app.recipes.pictures import (
     TRAINING,
     activity_measures,
+    class_activity,
+    correlations,
+    first_codes,
     reconstructions,
     samples,
     source_measures,
+    sparse_pictures,
     training_curves,
     true_sources,
 )

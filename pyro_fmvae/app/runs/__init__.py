@@ -1,6 +1,7 @@
 """A run: its folder, its trainer, its session and report; and, once trained, its use in Python."""
 
-from pyro_fmvae.app.runs.run import CHECKPOINT, CONFIG, FIGURES, METRICS, REPORT, Run, load_data, saved
+from pyro_fmvae.app.runs.closing_table import METRICS, REPORT
+from pyro_fmvae.app.runs.run import CHECKPOINT, CONFIG, FIGURES, Run, load_data, saved
 from pyro_fmvae.app.runs.trained import TrainedRun, from_pretrained, load
 from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.app.runs.training import train

@@ -14,14 +14,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from pyro_fmvae.app.recipes.recipe import Recipe
-from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Batches, Preprocessing, Split
-from pyro_fmvae.data.column_plan import PlannedColumn, date_texts
+from pyro_fmvae.data.column_plan import PlannedColumn, date_texts, entries_of
 from pyro_fmvae.data.loader import TableOptions
 from pyro_fmvae.data.own.csv_file import table_of
 from pyro_fmvae.data.own.files import load_file
 from pyro_fmvae.data.own.folder import read_image
-from pyro_fmvae.data.own.in_memory import entries_of, names_of
+from pyro_fmvae.data.own.in_memory import names_of
 from pyro_fmvae.data.own.pictures import SUFFIXES
 from pyro_fmvae.data.own.raw import check_columns, check_seen, warn_unseen
 from pyro_fmvae.data.preprocessing import in_units
@@ -215,12 +214,15 @@ def map_rows(function: Callable[[Tensor], Tensor], batches: Batches) -> Tensor:
 
 
 def named_columns(
-    run: Run, rows: Tensor, known: np.ndarray | None = None, words_of: Mapping[int, np.ndarray] | None = None
+    preprocessing: Preprocessing,
+    rows: Tensor,
+    known: np.ndarray | None = None,
+    words_of: Mapping[int, np.ndarray] | None = None,
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Columns that are not ignored.
 
     Args:
-        run: of a table.
+        preprocessing: of a table.
         rows: as the model sees them, on the CPU, [n, D].
         known: the same in their units, as far as they are known, [n, D]: NaN where one is not.
         words_of: words that are known, but have no code of their own, [n] by column; '' where there is none.
@@ -228,7 +230,6 @@ def named_columns(
     Yields:
         Name and values [n] of each column: numbers, NaN where one is missing, or words, '' where one is.
     """
-    preprocessing = run.preprocessing
     values = in_units(preprocessing, rows)
     values = (values if known is None else np.where(np.isnan(known), values, known)).T
     whole = len(values) == preprocessing.event_shape[0]  # decoded counts are without their batch

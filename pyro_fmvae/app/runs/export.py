@@ -14,14 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from pyro_fmvae.app.runs.factor_names import component_names
+from pyro_fmvae.app.runs.factor_names import as_json, component_names
 from pyro_fmvae.app.runs.pages.model_card import model_card
 from pyro_fmvae.app.runs.run import (
     COMPONENT_NAMES,
     DERIVED,
     ENDING,
     Run,
-    as_json,
     is_model_file,
     read_model,
     read_values,

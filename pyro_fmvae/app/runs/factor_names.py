@@ -1,8 +1,10 @@
-"""Factors and their components by name or number."""
+"""Factors and their components by name or number, and the file ``names.json`` in a run's folder."""
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -10,13 +12,26 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from pyro_fmvae.app.recipes.recipe import OWN_NAMES
-from pyro_fmvae.app.runs.run import Run, check_component, check_name, read_names, write_names
+from pyro_fmvae.files import checkpoint
+from pyro_fmvae.files.untrusted import check_printable, check_type, read_json
+
+if TYPE_CHECKING:
+    from pyro_fmvae.app.runs.run import Run
 
 Settings: TypeAlias = Mapping[str | int, str | int]
 """Property, by its name or the factor's number → value, by its name or the component's number."""
+NAMES: Final = "names.json"
+FACTORS: Final = "factors"
+"""Key of the names of factors themselves in that file."""
+LONGEST: Final = 60
+"""Characters of a name."""
+RESERVED: Final = ",=*"
+"""Characters by which a command line parts codes and settings."""
+Names = Mapping[int, Mapping[int, str]]
+"""Factor → component → its name; and `OWN_NAMES` → factor → its name."""
 
 
-def factor_number(argument: str, text: str, run: Run) -> int:
+def factor_number(argument: str, text: str, run: "Run") -> int:
     """Find a factor by its number, by the name of the label it was trained on, or by the one it was given.
 
     Args:
@@ -37,7 +52,7 @@ def factor_number(argument: str, text: str, run: Run) -> int:
     raise ValueError(f"{argument}: expected a factor, 0..{count - 1}{listed}, got '{text}'")
 
 
-def component_number(argument: str, factor: int, text: str, run: Run, otherwise: str = "") -> int:
+def component_number(argument: str, factor: int, text: str, run: "Run", otherwise: str = "") -> int:
     """Find a component by its number, by the name that it was given, or by that of its label's value.
 
     Args:
@@ -60,12 +75,14 @@ def component_number(argument: str, factor: int, text: str, run: Run, otherwise:
     raise ValueError(f"{argument}: expected {listed} for factor {factor}, got '{text}'")
 
 
-def component_names(factor: int, run: Run) -> tuple[str, ...]:
+def component_names(factor: int, run: "Run") -> tuple[str, ...]:
     """Names of a factor's leading components, if one has a name: see :meth:`Recipe.component_names`."""
     return run.recipe.component_names(factor)
 
 
-def components_of(argument: str, settings: Iterable[tuple[str | int, str | int]], run: Run) -> dict[int, int]:
+def components_of(
+    argument: str, settings: Iterable[tuple[str | int, str | int]], run: "Run"
+) -> dict[int, int]:
     """Find factors and components: factor → component, by number.
 
     Args:
@@ -85,7 +102,7 @@ def components_of(argument: str, settings: Iterable[tuple[str | int, str | int]]
     return components
 
 
-def codes_to_draw(n: int, codes: Settings | ArrayLike | None, run: Run) -> Tensor:
+def codes_to_draw(n: int, codes: Settings | ArrayLike | None, run: "Run") -> Tensor:
     """Component of each factor of n draws, int64 [n, I], -1 where it is to be drawn.
 
     Args:
@@ -117,7 +134,7 @@ def codes_to_draw(n: int, codes: Settings | ArrayLike | None, run: Run) -> Tenso
     return torch.from_numpy(wanted)
 
 
-def values_of(factor: int, components: np.ndarray, run: Run) -> np.ndarray:
+def values_of(factor: int, components: np.ndarray, run: "Run") -> np.ndarray:
     """Values that components [n] of a factor stand for: names if there are any, else numbers.
 
     A value without a name has its number for one.
@@ -129,7 +146,7 @@ def values_of(factor: int, components: np.ndarray, run: Run) -> np.ndarray:
     return np.array([*names, *map(str, range(len(names), size))])[values]
 
 
-def rename(run: Run, factor: int, component: int, name: str) -> Run:
+def rename(run: "Run", factor: int, component: int, name: str) -> "Run":
     """Give a component a name, which the run's folder keeps; an empty one takes it away.
 
     Args:
@@ -147,7 +164,7 @@ def rename(run: Run, factor: int, component: int, name: str) -> Run:
     return rename_all(run, factor, None, {component: name})
 
 
-def rename_all(run: Run, factor: int, own: str | None, components: Mapping[int, str]) -> Run:
+def rename_all(run: "Run", factor: int, own: str | None, components: Mapping[int, str]) -> "Run":
     """Give a factor and some of its components names, all of them or none; an empty one takes a name away.
 
     Args:
@@ -191,5 +208,80 @@ def rename_all(run: Run, factor: int, own: str | None, components: Mapping[int, 
     return _named(run, names)
 
 
-def _named(run: Run, names: Mapping[int, Mapping[int, str]]) -> Run:
+def _named(run: "Run", names: Mapping[int, Mapping[int, str]]) -> "Run":
     return replace(run, recipe=replace(run.recipe, given_names=names))
+
+
+def read_names(folder: Path, sizes: Sequence[int]) -> Names:
+    """Read the names of a run's components; there are none without the file.
+
+    Args:
+        folder: of the run.
+        sizes: K_i of each factor.
+
+    Raises:
+        ValueError: the file is damaged, or names a component that there is not.
+    """
+    try:
+        found = read_json(folder / NAMES)
+    except FileNotFoundError:
+        return {}
+    return parse_names(found, sizes)
+
+
+def parse_names(found: Any, sizes: Sequence[int]) -> Names:
+    """Names as JSON has them, with their numbers; arguments and errors as for :func:`read_names`."""
+    check_type(NAMES, found, dict[str, dict[str, str]])
+    names = {
+        OWN_NAMES if factor == FACTORS else int(factor): {int(k): name for k, name in of.items()}
+        for factor, of in found.items()
+    }
+    for factor, of_factor in names.items():
+        if factor == OWN_NAMES:
+            for named in of_factor:
+                check_component(sizes, named)
+        else:
+            check_component(sizes, factor, *of_factor)
+        for component, name in of_factor.items():
+            check_name(name, component)
+    return names
+
+
+def write_names(folder: Path, names: Names) -> None:
+    """Write the names of a run's components in one step.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
+    content = json.dumps(as_json(names), indent=1, ensure_ascii=False) + "\n"
+    checkpoint.write_atomically(folder / NAMES, lambda path: path.write_text(content, encoding="utf-8"))
+
+
+def as_json(names: Names) -> dict[str, Mapping[int, str]]:
+    """Names as :func:`parse_names` takes them."""
+    return {FACTORS if one == OWN_NAMES else str(one): of for one, of in names.items()}
+
+
+def check_component(sizes: Sequence[int], factor: int, *components: int) -> None:
+    """Raise ValueError unless there is this factor, and it has these components."""
+    if not 0 <= factor < len(sizes):
+        raise ValueError(f"factor: expected 0..{len(sizes) - 1}, got {factor}")
+    for component in components:
+        if not 0 <= component < sizes[factor]:
+            raise ValueError(
+                f"component: expected 0..{sizes[factor] - 1} of factor {factor}, got {component}"
+            )
+
+
+def check_name(name: str, component: int) -> None:
+    """Raise ValueError unless a component may have this name.
+
+    Numbers stand for components themselves, so that a component may have no other number than its own.
+    """
+    if not name.strip() or len(name) > LONGEST or set(name) & set(RESERVED):
+        raise ValueError(
+            f"name: expected 1 to {LONGEST} characters without {' '.join(RESERVED)}, got '{name}'"
+        )
+    check_printable([name], "name")
+    if name.isdecimal() and name != str(component):
+        raise ValueError(f"name: expected no number, which would be another component's, got '{name}'")

@@ -1,22 +1,24 @@
 """Agreement of a run's codes with labels, beside references that were fitted to the same labelled points."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pyro_fmvae.app.recipes.labelling import labelled_points
 from pyro_fmvae.app.recipes.recipe import codes_of
 from pyro_fmvae.app.runs.by_batches import in_order
-from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Split
 from pyro_fmvae.evaluate import reference_accuracies
+
+if TYPE_CHECKING:
+    from pyro_fmvae.app.runs.run import Run
 
 REFERENCE_POINTS = 5000  # training points with a label, at most, that its references are fitted to
 
 
 def references(
-    run: Run, model: Any, train: Split, rows: Split, label_names: Sequence[str], device: torch.device
+    run: "Run", model: Any, train: Split, rows: Split, label_names: Sequence[str], device: torch.device
 ) -> dict[str, dict[str, float | None]]:
     """Accuracies that classifiers of the codes reach, which learn from the labels that the model learnt from.
 
@@ -50,7 +52,7 @@ def references(
     return found
 
 
-def named(run: Run, measures: Mapping[str, Any]) -> dict[str, Any]:
+def named(run: "Run", measures: Mapping[str, Any]) -> dict[str, Any]:
     """Give the values of labels in ``classification`` and ``clustering`` their names, as strings."""
     found = dict(measures)
     for part in ("classification", "clustering"):
@@ -59,7 +61,7 @@ def named(run: Run, measures: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _named(run: Run, label: str, measures: Mapping[str, Any]) -> dict[str, Any]:
+def _named(run: "Run", label: str, measures: Mapping[str, Any]) -> dict[str, Any]:
     texts = {
         key: [_text(run, label, value) for value in measures[key]]
         for key in ("values", "named_after")
@@ -68,7 +70,7 @@ def _named(run: Run, label: str, measures: Mapping[str, Any]) -> dict[str, Any]:
     return {**measures, **texts}
 
 
-def _text(run: Run, label: str, value: int) -> str:
+def _text(run: "Run", label: str, value: int) -> str:
     """Name of a value; the number itself of a label that the run's data do not have."""
     known = label in run.label_names
     return run.recipe.value_text(run.label_names.index(label), value) if known else str(value)

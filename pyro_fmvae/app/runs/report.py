@@ -14,12 +14,11 @@ from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.labelling import labelled_points, shortened
 from pyro_fmvae.app.recipes.pictures import TRAINING
 from pyro_fmvae.app.runs.by_batches import finite_bound, in_order, map_rows
-from pyro_fmvae.app.runs.closing_table import SPLITS, lines
-from pyro_fmvae.app.runs.cut_short import cut_short
+from pyro_fmvae.app.runs.closing_table import METRICS, REPORT, SPLITS, SelectedModel, cut_short, lines
 from pyro_fmvae.app.runs.factor_names import values_of
 from pyro_fmvae.app.runs.label_measures import named, references
 from pyro_fmvae.app.runs.pages import PAGE, write_page
-from pyro_fmvae.app.runs.run import FIGURES, METRICS, REPORT, Run, SelectedModel
+from pyro_fmvae.app.runs.run import FIGURES, Run
 from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.data.column_plan import shown_plan

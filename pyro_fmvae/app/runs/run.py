@@ -1,7 +1,6 @@
 """A run: a folder with configuration, records, checkpoint and figures, and the model that it stands for."""
 
 import json
-import math
 import os
 import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,104 +15,17 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.app.recipes.options import TrainConfig
-from pyro_fmvae.app.recipes.recipe import OWN_NAMES, Recipe
+from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.registry import read_config, recipe_of, resolved
 from pyro_fmvae.app.recipes.settings import HELD_OUT, is_own, splitting_of, table_options
+from pyro_fmvae.app.runs.closing_table import METRICS
+from pyro_fmvae.app.runs.factor_names import NAMES, parse_names, read_names
 from pyro_fmvae.data import Dataset, Preprocessing, SparseOptions, choose_labels, hold_out, load
 from pyro_fmvae.data.learnable import check_learnable
 from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.files import checkpoint
 from pyro_fmvae.files.untrusted import check_printable, check_type, read_json
-
-# Names that a person gives to factors and components: the file ``names.json`` in a run's folder.
-
-NAMES: Final = "names.json"
-FACTORS: Final = "factors"
-"""Key of the names of factors themselves in that file."""
-LONGEST: Final = 60
-"""Characters of a name."""
-RESERVED: Final = ",=*"
-"""Characters by which a command line parts codes and settings."""
-
-Names = Mapping[int, Mapping[int, str]]
-"""Factor → component → its name; and `OWN_NAMES` → factor → its name."""
-
-
-def read_names(folder: Path, sizes: Sequence[int]) -> Names:
-    """Read the names of a run's components; there are none without the file.
-
-    Args:
-        folder: of the run.
-        sizes: K_i of each factor.
-
-    Raises:
-        ValueError: the file is damaged, or names a component that there is not.
-    """
-    try:
-        found = read_json(folder / NAMES)
-    except FileNotFoundError:
-        return {}
-    return parse_names(found, sizes)
-
-
-def parse_names(found: Any, sizes: Sequence[int]) -> Names:
-    """Names as JSON has them, with their numbers; arguments and errors as for :func:`read_names`."""
-    check_type(NAMES, found, dict[str, dict[str, str]])
-    names = {
-        OWN_NAMES if factor == FACTORS else int(factor): {int(k): name for k, name in of.items()}
-        for factor, of in found.items()
-    }
-    for factor, of_factor in names.items():
-        if factor == OWN_NAMES:
-            for named in of_factor:
-                check_component(sizes, named)
-        else:
-            check_component(sizes, factor, *of_factor)
-        for component, name in of_factor.items():
-            check_name(name, component)
-    return names
-
-
-def write_names(folder: Path, names: Names) -> None:
-    """Write the names of a run's components in one step.
-
-    Raises:
-        FileNotFoundError: there is no such folder.
-    """
-    content = json.dumps(as_json(names), indent=1, ensure_ascii=False) + "\n"
-    checkpoint.write_atomically(folder / NAMES, lambda path: path.write_text(content, encoding="utf-8"))
-
-
-def as_json(names: Names) -> dict[str, Mapping[int, str]]:
-    """Names as :func:`parse_names` takes them."""
-    return {FACTORS if one == OWN_NAMES else str(one): of for one, of in names.items()}
-
-
-def check_component(sizes: Sequence[int], factor: int, *components: int) -> None:
-    """Raise ValueError unless there is this factor, and it has these components."""
-    if not 0 <= factor < len(sizes):
-        raise ValueError(f"factor: expected 0..{len(sizes) - 1}, got {factor}")
-    for component in components:
-        if not 0 <= component < sizes[factor]:
-            raise ValueError(
-                f"component: expected 0..{sizes[factor] - 1} of factor {factor}, got {component}"
-            )
-
-
-def check_name(name: str, component: int) -> None:
-    """Raise ValueError unless a component may have this name.
-
-    Numbers stand for components themselves, so that a component may have no other number than its own.
-    """
-    if not name.strip() or len(name) > LONGEST or set(name) & set(RESERVED):
-        raise ValueError(
-            f"name: expected 1 to {LONGEST} characters without {' '.join(RESERVED)}, got '{name}'"
-        )
-    check_printable([name], "name")
-    if name.isdecimal() and name != str(component):
-        raise ValueError(f"name: expected no number, which would be another component's, got '{name}'")
-
 
 # The machine that a run is trained on.
 
@@ -321,10 +233,8 @@ def read_model(path: Path) -> dict[str, Any]:
     return state
 
 
-METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 FIGURES = "figures"
-REPORT = "report.json"  # the closing table
 
 
 @dataclass(frozen=True)
@@ -387,6 +297,11 @@ class Run:
             run = run.with_options(data=str(data.write(folder.resolve())))
         write_description(folder, run.recipe, run.fingerprint, run.given)
         return run
+
+    @property
+    def derived(self) -> Any:
+        """Facts that ``config.json`` holds beside options, by name."""
+        return read_values(self.folder)[DERIVED]
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -613,150 +528,3 @@ def fitting(run: Run) -> Iterator[None]:
 
 
 # Which model a finished run stands for.
-
-KEPT = "kept.json"
-TOLERANCE = 0.5, 0.005
-"""Nats, and share of the bound: by the lesser of them the end of a training may fall short of its best."""
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A moment of a training, and how good its model was on validation data.
-
-    Attributes:
-        phase: its name.
-        step: steps taken in the phase.
-        total_steps: steps taken in all phases.
-        value: of the main measure, the higher the better, in nats per point.
-        right: share of the known labels that are predicted right; None where none is trained on.
-        known: number of these labels.
-        left_out: numbers of the validation points that have no finite bound, and that `value` leaves out.
-    """
-
-    phase: str
-    step: int
-    total_steps: int
-    value: float
-    right: float | None = None
-    known: int = 0
-    left_out: tuple[int, ...] = ()
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Moment":
-        """The inverse of ``vars``, also after JSON has made lists of tuples."""
-        return cls(**{**values, "left_out": tuple(values["left_out"])})
-
-    def worth_more_than(self, other: "Moment", tolerance: float = 0.0) -> bool:
-        """Compare two models of one phase.
-
-        Clearly more labels predicted right decide: more by twice the standard error of the difference of two
-        shares, each of which has one more right and one more wrong, so that a few labels prove nothing.
-        Otherwise the bound decides, if it is greater by more than the tolerance. Bounds are compared only if
-        they are means of the same points. If not, the model with fewer points left out is the better one: a
-        point without a finite bound outweighs all others.
-        """
-        if self.right is not None and other.right is not None:
-            mine, theirs = (
-                (right * self.known + 1) / (self.known + 2) for right in (self.right, other.right)
-            )
-            error = math.sqrt((mine * (1 - mine) + theirs * (1 - theirs)) / self.known)
-            if abs(mine - theirs) > 2 * error:
-                return mine > theirs
-        if self.left_out != other.left_out:
-            return len(self.left_out) < len(other.left_out)
-        return self.value > other.value + tolerance
-
-    def __str__(self) -> str:
-        return f"{self.phase} step {self.step:,}"
-
-
-def tolerance(value: float) -> float:
-    """By how much the end may fall short of a best value, in nats."""
-    nats, share = TOLERANCE
-    return min(nats, share * abs(value))
-
-
-@dataclass(frozen=True)
-class SelectedModel:
-    """Which model a finished run stands for, and what there was at the end of its training.
-
-    Attributes:
-        measure: ``elbo``, or ``reconstruction`` of models without a bound; all values are in nats per point.
-        kept, end: the moments of the model that was kept and of the end, which may be one.
-        points: validation points that the values are of, and about as many training points.
-        training, training_at_end: the measure on these training points, of both models.
-        stopped: True if the last phase was ended early.
-        advice: what to try when training and validation parted.
-    """
-
-    measure: str
-    kept: Moment
-    end: Moment
-    points: int
-    training: float
-    training_at_end: float
-    stopped: bool
-    advice: str
-
-    @property
-    def parted(self) -> bool:
-        """True if training went on to model training points better and validation points worse."""
-        return (
-            self.kept != self.end
-            and self.kept.left_out == self.end.left_out
-            and self.training_at_end > self.training + tolerance(self.training)
-            and self.end.value < self.kept.value
-        )
-
-    def write(self, folder: Path) -> None:
-        """Write it into a run's folder, as ``kept.json``."""
-        values = {**vars(self), "kept": vars(self.kept), "end": vars(self.end), "parted": self.parted}
-        text = json.dumps(values, indent=1) + "\n"
-        checkpoint.write_atomically(folder / KEPT, lambda path: path.write_text(text))
-
-    @classmethod
-    def read(cls, folder: Path) -> "SelectedModel | None":
-        """Read it from a run's folder; None if the run is not finished, or compares no models.
-
-        Raises:
-            ValueError: the file is damaged.
-        """
-        path = folder / KEPT
-        if not path.is_file():
-            return None
-        try:
-            values = read_json(path)
-            moments = {name: Moment.from_dict(values[name]) for name in ("kept", "end")}
-            del values["parted"]
-            found = cls(**{**values, **moments})
-            for part in (found, found.kept, found.end):
-                for one in fields(part):
-                    check_type(one.name, getattr(part, one.name), one.type)
-            return found
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"run: {path} is damaged ({error})") from None
-
-    def summary(self) -> list[str]:
-        """Lines for the closing table: none if the model is that of the end."""
-        if self.kept == self.end:
-            return []
-        early = ", where it was stopped early" if self.stopped else ""
-        return [
-            f"kept: {self.kept}, validation {self._name} {self.kept.value:.2f}; "
-            f"at the end, {self.end}{early}, {self.end.value:.2f}"
-        ]
-
-    def warnings(self) -> list[str]:
-        """A warning for the closing table if training and validation parted."""
-        if not self.parted:
-            return []
-        learnt = "began to learn" if self.stopped else "has learnt"
-        return [
-            f"the model {learnt} the training points by heart: {self._name} of {self.points:,} of them "
-            f"rose from {self.training:.2f} to {self.training_at_end:.2f}, of as many validation points it "
-            f"fell from {self.kept.value:.2f} to {self.end.value:.2f}; {self.advice} would help"
-        ]
-
-    @property
-    def _name(self) -> str:
-        return "ELBO" if self.measure == "elbo" else self.measure

@@ -28,9 +28,9 @@ from pyro_fmvae.app.runs.by_batches import (
     map_rows,
     naming_far_rows,
 )
-from pyro_fmvae.app.runs.closing_table import lines, read_report
+from pyro_fmvae.app.runs.closing_table import METRICS, REPORT, SelectedModel, lines, read_report
 from pyro_fmvae.app.runs.factor_names import Settings, codes_to_draw, components_of, values_of
-from pyro_fmvae.app.runs.run import FIGURES, METRICS, REPORT, Run, SelectedModel
+from pyro_fmvae.app.runs.run import FIGURES, Run
 from pyro_fmvae.app.runs.search import Index
 from pyro_fmvae.data import Split
 from pyro_fmvae.data.preprocessing import in_units

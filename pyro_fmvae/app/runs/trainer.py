@@ -14,20 +14,13 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 from pyro_fmvae.app.recipes.labelling import labelled_points
 from pyro_fmvae.app.recipes.options import TrainConfig
 from pyro_fmvae.app.recipes.settings import learning_of, patience_of
-from pyro_fmvae.app.runs.run import CHECKPOINT, Moment, Run, check_state, fitting
+from pyro_fmvae.app.runs.closing_table import Moment
+from pyro_fmvae.app.runs.run import CHECKPOINT, Run, check_state, fitting
 from pyro_fmvae.data import Batches, Dataset, whole
 from pyro_fmvae.files import checkpoint
 from pyro_fmvae.files.untrusted import check_type
 from pyro_fmvae.infer.ranks import world
-from pyro_fmvae.learn.fitting import (
-    LONG,
-    Progress,
-    Record,
-    Stepping,
-    compile_problem,
-    fit,
-    naming_divergence,
-)
+from pyro_fmvae.learn.fitting import LONG, Progress, Record, Stepping, compile_problem, fit, naming_divergence
 from pyro_fmvae.learn.label_spreading import COMPARABLE, comparable, spread_labels
 
 # The best model of a phase by its validation bound.

@@ -1,7 +1,6 @@
 """A person's own arrays and data frames."""
 
 import csv
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_fmvae.data.column_plan import Entries, PlannedColumn, is_missing
+from pyro_fmvae.data.column_plan import PlannedColumn, dated, entries_of, is_gap, is_missing, word_of
 from pyro_fmvae.data.loader import TableOptions
 from pyro_fmvae.data.own.csv_file import check_different_names, table_of
 from pyro_fmvae.data.own.folder import code, find_values
@@ -116,7 +115,7 @@ class InMemory:
             with path.open("wb") as file:
                 np.savez(file, **self._arrays())
             return path
-        texts = {name: [_word(value) for value in values.tolist()] for name, values in self.columns.items()}
+        texts = {name: [word_of(value) for value in values.tolist()] for name, values in self.columns.items()}
         texts |= {f"label:{name}": values for name, values in self.labels.items()}
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
@@ -147,22 +146,6 @@ def _check_single(name: str, values: np.ndarray) -> None:
             )
 
 
-def entries_of(name: str, values: Any) -> Entries:
-    """A column of a data frame or an array of objects.
-
-    Args:
-        name: of the column.
-        values: an array or a series [n]. Missing are NaN, None, and what data frames have for them.
-    """
-    column = _dated(np.asarray(values))
-    numbers = _numbers(column) if column.dtype.kind in "iufO" else None
-    if numbers is not None and (
-        column.dtype.kind != "O" or not any(isinstance(value, str) for value in column)
-    ):
-        return Entries(name, numbers)
-    return Entries(name, np.array([_word(value) for value in column.tolist()], dtype=object))
-
-
 def _are_names(labels: Any) -> bool:
     """True for a column's name or a list of them; an array or a series of words has a value per row."""
     if isinstance(labels, str):
@@ -190,22 +173,7 @@ def _columns(frame: Any, source: str) -> dict[str, np.ndarray]:
     """Columns of a data frame by name; raises ValueError if two have the same."""
     names = names_of(frame)
     check_different_names(map(str, names), source)
-    return {str(name): _dated(np.asarray(frame[name])) for name in names}
-
-
-def _dated(values: np.ndarray) -> np.ndarray:
-    """An array, with dates and times as Python's objects, of which NaT is none."""
-    return values.astype(f"{values.dtype.kind}8[us]").astype(object) if values.dtype.kind in "mM" else values
-
-
-def _numbers(values: np.ndarray) -> np.ndarray | None:
-    """Values of a column as float64 [n]; None if there are words among them."""
-    plain = [math.nan if _missing(value) else value for value in values] if values.dtype == object else values
-    try:
-        numbers = None if values.dtype.kind == "c" else np.asarray(plain, dtype=np.float64)
-        return None if numbers is None or numbers.ndim != 1 else numbers
-    except (TypeError, ValueError):
-        return None
+    return {str(name): dated(np.asarray(frame[name])) for name in names}
 
 
 def _label_columns(labels: Any) -> dict[str, np.ndarray]:
@@ -229,19 +197,9 @@ def _padded(rows: Sequence[Sequence[str]]) -> np.ndarray:
     return np.array([[*row, *[""] * (width - len(row))] for row in rows])
 
 
-def _word(value: Any) -> str:
-    """A value as text; '' if it is missing."""
-    return "" if _missing(value) else str(value).strip()
-
-
 def _label(value: Any) -> str:
     """A label's value as text; '' if it is unknown. 1.0 is 1, as frames have no integers beside gaps."""
-    if _missing(value) or value == -1 or (isinstance(value, str) and is_missing(value)):
+    if is_gap(value) or value == -1 or (isinstance(value, str) and is_missing(value)):
         return ""
     whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
-    return _word(int(value) if whole else value)
-
-
-def _missing(value: Any) -> bool:
-    """True for None, NaN, and the marks for missing values of data frames."""
-    return value is None or (not isinstance(value, str) and str(value) in ("nan", "<NA>", "NaT"))
+    return word_of(int(value) if whole else value)

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -11,17 +11,24 @@ import torch
 from pyro.distributions import ExpandedDistribution, MaskedDistribution
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, Transform
+from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily
 
 from pyro_fmvae.distributions.chain import Chain, draw_index, log_probabilities
 from pyro_fmvae.distributions.columns import Columns
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
-from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
-from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain
+from pyro_fmvae.distributions.linear_dynamics import LinearDynamics, LinearGaussianChain
 from pyro_fmvae.distributions.restated import restated_log_prob
-from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, NeedsValueError, is_lazy, sites_of
-from pyro_fmvae.infer.elbo.linear_rules import name_of
+from pyro_fmvae.infer.elbo.lazy import (
+    Computed,
+    Lazy,
+    NeedsValueError,
+    dtype_of,
+    has_lazy_arguments,
+    is_lazy,
+    name_of,
+    sites_of,
+)
 from pyro_fmvae.infer.elbo.sums import exact
 
 # Sums over the components of mixtures whose weights are the same for many observations.
@@ -221,44 +228,8 @@ class ReusedExpectations:
 Evaluate = Callable[[Lazy], Tensor]
 
 
-def has_lazy_arguments(fn: Distribution) -> bool:
-    """True if a distribution, or one inside of it, was made from values that are not there."""
-    return is_lazy(list(held(fn)))
-
-
-def lazy_sites(fn: Distribution) -> set[str]:
-    """Names of the sites without values that a distribution was made from."""
-    return sites_of(list(held(fn)))
-
-
-def device_of(fn: Distribution) -> torch.device:
-    """The device of a distribution's parameters; the CPU if it has no tensors."""
-    return next((part.device for _, part in held(fn) if isinstance(part, Tensor)), torch.device("cpu"))
-
-
-def dtype_of(fn: Distribution) -> torch.dtype:
-    """The floating-point type of a distribution's parameters; torch's default if it has none."""
-    dtypes = (part.dtype for _, part in held(fn) if isinstance(part, Tensor))
-    return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.get_default_dtype())
-
-
 def _result_type(fn: Distribution, value: Tensor) -> torch.dtype:
     return torch.promote_types(dtype_of(fn), value.dtype)
-
-
-def held(fn: Distribution | Transform, around: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
-    """Attributes of a distribution, and of those and the transforms inside of it, by name.
-
-    Args:
-        fn: a distribution or a transform.
-        around: identities of those that it is inside of: a transform and its inverse have each other.
-    """
-    for name, value in vars(fn).items():
-        for part in value if isinstance(value, list) else [value]:  # of transforms
-            if not isinstance(part, Distribution | Transform):
-                yield name, part
-            elif id(part) not in around:
-                yield from held(part, around | {id(fn)})
 
 
 def log_density(

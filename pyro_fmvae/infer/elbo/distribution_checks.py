@@ -13,31 +13,23 @@ from torch.nn.functional import pad
 
 from pyro_fmvae.distributions import Label, NaturalDistribution
 from pyro_fmvae.distributions.chunks import Sequences
+from pyro_fmvae.distributions.columns import is_masked
+from pyro_fmvae.distributions.exponential_family import unwrap
 from pyro_fmvae.distributions.gaussian_chain import GaussianChunks, GaussianPath
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
-from pyro_fmvae.distributions.linear_dynamics import LinearDynamics
-from pyro_fmvae.distributions.linear_gaussian_chain import LinearGaussianChain
-from pyro_fmvae.distributions.masked import is_masked
-from pyro_fmvae.distributions.natural_distribution import unwrap
+from pyro_fmvae.distributions.linear_dynamics import LinearDynamics, LinearGaussianChain
 from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.lazy import is_lazy
-from pyro_fmvae.infer.elbo.structure import MixtureSites, Site, Structure, enum_dim, sample_sites
+from pyro_fmvae.infer.elbo.structure import (
+    MixtureSites,
+    Site,
+    Structure,
+    check_is_tensor,
+    enum_dim,
+    sample_sites,
+)
 
 # Checks of observed values, with both shapes in the message.
-
-
-def check_is_tensor(site: dict[str, Any]) -> None:
-    """Refuse an observed value that is no tensor.
-
-    Raises:
-        ValueError: it is a list or an array, say.
-    """
-    if not isinstance(site["value"], Tensor):
-        kind = type(site["value"]).__name__
-        raise ValueError(
-            f"site '{site['name']}': expected a tensor as its value, got {kind}; "
-            "convert it by torch.as_tensor"
-        )
 
 
 def check_observed(site: dict[str, Any]) -> None:

@@ -20,42 +20,14 @@ from pyro.ops import packed
 from pyro.ops.contract import contract_tensor_tree
 from pyro.ops.rings import LogRing
 from pyro.poutine import Trace
-from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_fmvae.distributions import Label
-from pyro_fmvae.distributions.natural_distribution import unwrap
 from pyro_fmvae.distributions.recorded import is_recorded
-from pyro_fmvae.infer.elbo.density import lazy_sites
-from pyro_fmvae.infer.elbo.distribution_checks import check_is_tensor, without_natural_step
-from pyro_fmvae.infer.elbo.structure import Role, Site, Term, enum_dim, is_discrete, role_of
+from pyro_fmvae.infer.elbo.distribution_checks import without_natural_step
+from pyro_fmvae.infer.elbo.lazy import lazy_sites
+from pyro_fmvae.infer.elbo.structure import Role, Site, Term, enum_dim, role_of
 from pyro_fmvae.infer.elbo.sums import widest
-
-
-class Enumerated(Messenger):
-    """Marks every discrete site that is not observed for enumeration in parallel.
-
-    Raises:
-        ValueError: a site that can't be enumerated, or an observed value that is no tensor.
-    """
-
-    def _pyro_sample(self, msg: Any) -> None:
-        if msg["is_observed"]:
-            check_is_tensor(msg)
-        if msg["done"] or not is_discrete(msg):
-            return
-        fn = msg["fn"]
-        if not fn.has_enumerate_support:
-            inner = unwrap(fn)
-            if inner is not fn and inner.has_enumerate_support:
-                advice = "may not be wrapped by to_event where it is summed out; use a plate"
-            else:
-                advice = (
-                    "has no finite support to sum over; write the density of what hangs on it with the site "
-                    "summed out (a GammaPoisson for a Poisson of a Gamma, say)"
-                )
-            raise ValueError(f"site '{msg['name']}': {type(inner).__name__} {advice}")
-        msg["infer"] = {**msg["infer"], "enumerate": "parallel"}
 
 
 class DiscreteFactors:

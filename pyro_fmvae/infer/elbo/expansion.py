@@ -16,7 +16,7 @@ from torch.distributions.constraints import Constraint
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pyro_fmvae.distributions.recorded import is_recorded
-from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled, is_lazy, memory_of, sites_of
+from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, Sampled, is_lazy, memory_of, name_of, sites_of
 from pyro_fmvae.infer.elbo.linear_rules import (
     COPIES,
     LINEAR,
@@ -30,7 +30,6 @@ from pyro_fmvae.infer.elbo.linear_rules import (
     dim_of,
     gather_slim,
     joined,
-    name_of,
     slim_index,
     unknown,
 )

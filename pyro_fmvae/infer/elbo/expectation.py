@@ -23,9 +23,8 @@ from pyro_fmvae.distributions import (
     ScalarFamily,
 )
 from pyro_fmvae.distributions import packed_matrices as packed
-from pyro_fmvae.distributions.joint_kinds import JointKind, joint_kind
-from pyro_fmvae.distributions.natural_distribution import NaturalDistribution, event_dim_of, unwrap
-from pyro_fmvae.distributions.normal_block import BlockNormal, NormalBlock
+from pyro_fmvae.distributions.exponential_family import NaturalDistribution, event_dim_of, unwrap
+from pyro_fmvae.distributions.joint_parts import BlockNormal, JointKind, NormalBlock, joint_kind
 from pyro_fmvae.infer.elbo.lazy import NeedsValueError
 from pyro_fmvae.infer.elbo.structure import Site
 from pyro_fmvae.infer.elbo.sums import (

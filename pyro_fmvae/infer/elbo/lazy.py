@@ -12,14 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pyro.distributions import Categorical
-from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import Distribution, Transform
 from torch.distributions.constraints import Constraint
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
-
-from pyro_fmvae.distributions import Assignment, NaturalDistribution
-from pyro_fmvae.distributions.natural_distribution import unwrap
 
 # Seeing single tensor operations: which memory they work on, and as they were written, not compiled.
 
@@ -30,6 +26,33 @@ NUMBER_WANTED = {"__bool__", "__int__", "__float__", "__index__", "item", "tolis
     "__dlpack__",
 }
 """Names of functions that ask a tensor for its numbers."""
+_ALIASES = {
+    "__add__": "add",
+    "__radd__": "add",
+    "__sub__": "sub",
+    "subtract": "sub",
+    "__rsub__": "rsub",
+    "__mul__": "mul",
+    "__rmul__": "mul",
+    "multiply": "mul",
+    "__truediv__": "div",
+    "divide": "div",
+    "true_divide": "div",
+    "__rtruediv__": "rdiv",
+    "__rdiv__": "rdiv",
+    "__pow__": "pow",
+    "ger": "outer",
+    "clip": "clamp",
+    "clamp_min": "clamp",
+    "__neg__": "neg",
+    "negative": "neg",
+    "__matmul__": "matmul",
+    "__rmatmul__": "rmatmul",
+    "mv": "matmul",
+    "mm": "matmul",
+    "dot": "matmul",
+    "bmm": "matmul",
+}
 
 
 def memory_of(value: Any) -> int:
@@ -124,38 +147,6 @@ def _poison(value: Any, site: str) -> Any:
     if not isinstance(value, Tensor):
         return value
     return _mark(torch.full_like(value, _poison_of(value.dtype)), site)
-
-
-class PlaceholderMessenger(Messenger):
-    """Replaces draws from natural posteriors, and from discrete sites that are not observed, by placeholders.
-
-    Raises:
-        ValueError: a child of an assignment would have to be drawn from the model.
-    """
-
-    def _pyro_sample(self, msg: Any) -> None:
-        if msg["done"] or msg["is_observed"]:
-            return
-        fn = unwrap(msg["fn"])
-        if isinstance(fn, NaturalDistribution):
-            dtype = fn.dtype
-        elif isinstance(fn, Assignment | Categorical):
-            dtype = torch.int64
-        elif isinstance(fn, torch.distributions.Bernoulli) or hasattr(fn, "superposed_variance"):
-            dtype = fn.mean.dtype
-        elif is_imputed(msg):
-            dtype = torch.get_default_dtype()
-        elif hasattr(fn, "parents"):
-            raise ValueError(missing_in_guide(msg["name"]))
-        else:
-            return
-        msg["value"] = Unsampled.like(msg["fn"].shape(), dtype, msg["name"])
-        msg["done"] = True
-
-
-def is_imputed(site: Any) -> bool:
-    """True for what ``obs_mask=`` leaves unobserved at a site with recognised parents."""
-    return hasattr(unwrap(site["fn"]), "parents") and site["name"].endswith("_unobserved")
 
 
 def missing_in_guide(name: str, plain: bool = False) -> str:
@@ -485,3 +476,44 @@ def _origins(values: Any) -> Iterator[Sampled | Computed]:
         if isinstance(value.origin, Computed):
             inside = tree_leaves((value.origin.args, value.origin.kwargs))
             waiting += [leaf for leaf in inside if isinstance(leaf, Lazy)]
+
+
+def name_of(call: Computed) -> str:
+    """One name for a function, its method and its operator."""
+    return _ALIASES.get(call.name, call.name)
+
+
+def has_lazy_arguments(fn: Distribution) -> bool:
+    """True if a distribution, or one inside of it, was made from values that are not there."""
+    return is_lazy(list(held(fn)))
+
+
+def lazy_sites(fn: Distribution) -> set[str]:
+    """Names of the sites without values that a distribution was made from."""
+    return sites_of(list(held(fn)))
+
+
+def device_of(fn: Distribution) -> torch.device:
+    """The device of a distribution's parameters; the CPU if it has no tensors."""
+    return next((part.device for _, part in held(fn) if isinstance(part, Tensor)), torch.device("cpu"))
+
+
+def dtype_of(fn: Distribution) -> torch.dtype:
+    """The floating-point type of a distribution's parameters; torch's default if it has none."""
+    dtypes = (part.dtype for _, part in held(fn) if isinstance(part, Tensor))
+    return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.get_default_dtype())
+
+
+def held(fn: Distribution | Transform, around: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
+    """Attributes of a distribution, and of those and the transforms inside of it, by name.
+
+    Args:
+        fn: a distribution or a transform.
+        around: identities of those that it is inside of: a transform and its inverse have each other.
+    """
+    for name, value in vars(fn).items():
+        for part in value if isinstance(value, list) else [value]:  # of transforms
+            if not isinstance(part, Distribution | Transform):
+                yield name, part
+            elif id(part) not in around:
+                yield from held(part, around | {id(fn)})

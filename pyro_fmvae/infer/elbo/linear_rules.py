@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, NeedsValueError, shapes_of, sites_of
+from pyro_fmvae.infer.elbo.lazy import Computed, Lazy, NeedsValueError, name_of, shapes_of, sites_of
 from pyro_fmvae.infer.elbo.sums import (
     Factor,
     Product,
@@ -36,33 +36,6 @@ from pyro_fmvae.infer.elbo.sums import (
 
 # Reading recorded calls: their names, their arguments, and the error for those without a rule.
 
-_ALIASES = {
-    "__add__": "add",
-    "__radd__": "add",
-    "__sub__": "sub",
-    "subtract": "sub",
-    "__rsub__": "rsub",
-    "__mul__": "mul",
-    "__rmul__": "mul",
-    "multiply": "mul",
-    "__truediv__": "div",
-    "divide": "div",
-    "true_divide": "div",
-    "__rtruediv__": "rdiv",
-    "__rdiv__": "rdiv",
-    "__pow__": "pow",
-    "ger": "outer",
-    "clip": "clamp",
-    "clamp_min": "clamp",
-    "__neg__": "neg",
-    "negative": "neg",
-    "__matmul__": "matmul",
-    "__rmatmul__": "rmatmul",
-    "mv": "matmul",
-    "mm": "matmul",
-    "dot": "matmul",
-    "bmm": "matmul",
-}
 _READ = {
     **dict.fromkeys(("add", "sub", "rsub"), (2, {"alpha"})),
     **dict.fromkeys(("sum", "mean", "prod"), (3, {"dim", "keepdim", "dtype"})),
@@ -84,11 +57,6 @@ COPIES = {"expand", "expand_as", "broadcast_to", "contiguous", "clone", "to", "f
 """Functions whose value is that of their first argument."""
 RESHAPES = {"reshape", "view", "flatten", "squeeze"}
 """Functions that keep the order of elements."""
-
-
-def name_of(call: Computed) -> str:
-    """One name for a function, its method and its operator."""
-    return _ALIASES.get(call.name, call.name)
 
 
 def check_arguments(x: Lazy, call: Computed) -> None:

@@ -31,11 +31,11 @@ from pyro_fmvae.distributions import (
     NaturalDistribution,
     NaturalParameter,
     SmoothedStates,
+    expected_log_prob,
 )
-from pyro_fmvae.distributions.joint_kinds import kind_of_part
-from pyro_fmvae.distributions.natural_distribution import unwrap
-from pyro_fmvae.distributions.normal_block import BlockNormal
-from pyro_fmvae.infer.elbo.density import device_of, dtype_of, expectations
+from pyro_fmvae.distributions.exponential_family import unwrap
+from pyro_fmvae.distributions.joint_parts import BlockNormal, kind_of_part
+from pyro_fmvae.infer.elbo.density import expectations
 from pyro_fmvae.infer.elbo.distribution_checks import (
     check_distribution,
     check_label,
@@ -46,7 +46,6 @@ from pyro_fmvae.infer.elbo.distribution_checks import (
     take_masks,
     watch_missing,
 )
-from pyro_fmvae.infer.elbo.enumerated import Enumerated
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import (
     JointMoments,
@@ -55,8 +54,9 @@ from pyro_fmvae.infer.elbo.expectation import (
     expectation_of,
     joint_moments,
 )
-from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled, Unsampled, memory_of, uncompiled
+from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled, Unsampled, device_of, dtype_of, memory_of, uncompiled
 from pyro_fmvae.infer.elbo.structure import (
+    Enumerated,
     Site,
     Structure,
     auxiliary_sites,
@@ -584,3 +584,11 @@ def plates_of(model: Any, guide: Any, args: Any, kwargs: Any, watching: Messenge
         for frame in site["cond_indep_stack"]
     ]
     return max((-frame.dim for frame in frames if frame.vectorized), default=0)
+
+
+def expectation(site: Site, q: Distribution, parents: dict[str, Any]) -> Tensor:
+    """The closed form of E_q[log p] at a model's site; where there is none, an error that names the site."""
+    try:
+        return expected_log_prob(q, site["fn"], parents)
+    except NotImplementedError as error:
+        raise NotImplementedError(f"site '{site['name']}': {error}") from None

@@ -17,25 +17,11 @@ from pyro.util import check_site_shape
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
-from pyro_fmvae.distributions import (
-    Assignment,
-    Label,
-    LinearDynamics,
-    NaturalDistribution,
-    NaturalParameter,
-    expected_log_prob,
-)
+from pyro_fmvae.distributions import Assignment, Label, LinearDynamics, NaturalDistribution, NaturalParameter
+from pyro_fmvae.distributions.exponential_family import natural_class, natural_prior, unwrap
 from pyro_fmvae.distributions.gaussian_chain import GaussianPath
-from pyro_fmvae.distributions.natural_distribution import natural_class, natural_prior, unwrap
 from pyro_fmvae.distributions.recorded import is_recorded
-from pyro_fmvae.infer.elbo.density import (
-    ReusedExpectations,
-    as_number,
-    dtype_of,
-    expectations,
-    has_lazy_arguments,
-    log_density,
-)
+from pyro_fmvae.infer.elbo.density import ReusedExpectations, as_number, expectations, log_density
 from pyro_fmvae.infer.elbo.distribution_checks import check_components, counted
 from pyro_fmvae.infer.elbo.enumerated import DiscreteFactors, is_weighted_latent, label_terms, weighted_terms
 from pyro_fmvae.infer.elbo.expansion import Expansion
@@ -47,9 +33,17 @@ from pyro_fmvae.infer.elbo.expectation import (
     Squares,
     expectation_of,
 )
-from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, missing_in_guide, sites_of
+from pyro_fmvae.infer.elbo.lazy import (
+    Lazy,
+    NeedsValueError,
+    Sampled,
+    dtype_of,
+    has_lazy_arguments,
+    missing_in_guide,
+    sites_of,
+)
 from pyro_fmvae.infer.elbo.linear_rules import OutOfRangeError
-from pyro_fmvae.infer.elbo.plain import PlainPosteriors, PlainProgram, without_discrete
+from pyro_fmvae.infer.elbo.plain import PlainPosteriors, PlainProgram, expectation, without_discrete
 from pyro_fmvae.infer.elbo.structure import (
     Child,
     Role,
@@ -103,14 +97,6 @@ def _check_prior(site: Site) -> None:
         raise ValueError(f"site '{site['name']}': {error}") from None
     except NotImplementedError:
         pass  # a prior of another class, whose divergence says so
-
-
-def expectation(site: Site, q: Distribution, parents: dict[str, Any]) -> Tensor:
-    """The closed form of E_q[log p] at a model's site; where there is none, an error that names the site."""
-    try:
-        return expected_log_prob(q, site["fn"], parents)
-    except NotImplementedError as error:
-        raise NotImplementedError(f"site '{site['name']}': {error}") from None
 
 
 def latent_term(program: Structure, guide: Trace, name: str) -> Term:

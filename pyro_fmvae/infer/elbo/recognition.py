@@ -21,17 +21,15 @@ from torch import Tensor
 from torch.distributions import Independent, constraints
 
 from pyro_fmvae.distributions import NaturalDistribution
-from pyro_fmvae.distributions.joint_kinds import JointKind
-from pyro_fmvae.distributions.natural_distribution import (
+from pyro_fmvae.distributions.exponential_family import (
     event_dim_of,
     natural_class,
     natural_classes_on,
     unwrap,
 )
-from pyro_fmvae.distributions.normal_block import BlockNormal
-from pyro_fmvae.infer.elbo.density import has_lazy_arguments, held, log_density
+from pyro_fmvae.distributions.joint_parts import BlockNormal, JointKind
+from pyro_fmvae.infer.elbo.density import log_density
 from pyro_fmvae.infer.elbo.distribution_checks import check_observed, check_support
-from pyro_fmvae.infer.elbo.enumerated import Enumerated
 from pyro_fmvae.infer.elbo.expansion import OF_A_SUM, Expansion
 from pyro_fmvae.infer.elbo.expectation import (
     Couplings,
@@ -45,9 +43,18 @@ from pyro_fmvae.infer.elbo.expectation import (
     expectation_of,
     monomial,
 )
-from pyro_fmvae.infer.elbo.lazy import TRUTH_VALUE, Lazy, NeedsValueError, functions_of, sites_of
+from pyro_fmvae.infer.elbo.lazy import (
+    TRUTH_VALUE,
+    Lazy,
+    NeedsValueError,
+    functions_of,
+    has_lazy_arguments,
+    held,
+    sites_of,
+)
 from pyro_fmvae.infer.elbo.plain import Undrawn
 from pyro_fmvae.infer.elbo.structure import (
+    Enumerated,
     Site,
     Structure,
     enum_dim,

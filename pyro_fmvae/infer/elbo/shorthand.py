@@ -9,6 +9,7 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from pyro.distributions import Categorical
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
@@ -25,8 +26,7 @@ from pyro_fmvae.distributions import (
     NaturalDistribution,
     expected_log_prob,
 )
-from pyro_fmvae.distributions.natural_distribution import unwrap
-from pyro_fmvae.infer.elbo.density import held
+from pyro_fmvae.distributions.exponential_family import unwrap
 from pyro_fmvae.infer.elbo.distribution_checks import (
     check_components,
     check_distribution,
@@ -37,24 +37,17 @@ from pyro_fmvae.infer.elbo.distribution_checks import (
     take_masks,
     watch_missing,
 )
-from pyro_fmvae.infer.elbo.lazy import (
-    Lazy,
-    PlaceholderMessenger,
-    Unsampled,
-    is_imputed,
-    missing_in_guide,
-    sites_of,
-)
+from pyro_fmvae.infer.elbo.lazy import Lazy, Unsampled, held, missing_in_guide, sites_of
 from pyro_fmvae.infer.elbo.plain import (
     PlainProgram,
     Posterior,
+    expectation,
     plates_of,
     run_plain,
     take_at_draws,
     trace_guide,
     with_gradient_divided,
 )
-from pyro_fmvae.infer.elbo.plain_terms import expectation
 from pyro_fmvae.infer.elbo.structure import (
     Child,
     MixtureSites,
@@ -648,3 +641,35 @@ def _defining_module(value: Any, owners: Mapping[int, str]) -> set[str]:
         return sites_of(value)
     known = owners.get(id(value), getattr(value, "site", None))
     return set() if known is None else {known}
+
+
+class PlaceholderMessenger(Messenger):
+    """Replaces draws from natural posteriors, and from discrete sites that are not observed, by placeholders.
+
+    Raises:
+        ValueError: a child of an assignment would have to be drawn from the model.
+    """
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["done"] or msg["is_observed"]:
+            return
+        fn = unwrap(msg["fn"])
+        if isinstance(fn, NaturalDistribution):
+            dtype = fn.dtype
+        elif isinstance(fn, Assignment | Categorical):
+            dtype = torch.int64
+        elif isinstance(fn, torch.distributions.Bernoulli) or hasattr(fn, "superposed_variance"):
+            dtype = fn.mean.dtype
+        elif is_imputed(msg):
+            dtype = torch.get_default_dtype()
+        elif hasattr(fn, "parents"):
+            raise ValueError(missing_in_guide(msg["name"]))
+        else:
+            return
+        msg["value"] = Unsampled.like(msg["fn"].shape(), dtype, msg["name"])
+        msg["done"] = True
+
+
+def is_imputed(site: Any) -> bool:
+    """True for what ``obs_mask=`` leaves unobserved at a site with recognised parents."""
+    return hasattr(unwrap(site["fn"]), "parents") and site["name"].endswith("_unobserved")

@@ -15,7 +15,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from pyro_fmvae.distributions.natural_distribution import unwrap
+from pyro_fmvae.distributions.exponential_family import unwrap
 from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.lazy import is_lazy, memory_of
 
@@ -337,3 +337,43 @@ def in_order(model: Trace, guide: Trace, name: str) -> bool:
     before = before[: before.index(name)]
     in_guide = list(sample_sites(guide))
     return set(before).isdisjoint(in_guide[in_guide.index(name) :])
+
+
+def check_is_tensor(site: dict[str, Any]) -> None:
+    """Refuse an observed value that is no tensor.
+
+    Raises:
+        ValueError: it is a list or an array, say.
+    """
+    if not isinstance(site["value"], Tensor):
+        kind = type(site["value"]).__name__
+        raise ValueError(
+            f"site '{site['name']}': expected a tensor as its value, got {kind}; "
+            "convert it by torch.as_tensor"
+        )
+
+
+class Enumerated(Messenger):
+    """Marks every discrete site that is not observed for enumeration in parallel.
+
+    Raises:
+        ValueError: a site that can't be enumerated, or an observed value that is no tensor.
+    """
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["is_observed"]:
+            check_is_tensor(msg)
+        if msg["done"] or not is_discrete(msg):
+            return
+        fn = msg["fn"]
+        if not fn.has_enumerate_support:
+            inner = unwrap(fn)
+            if inner is not fn and inner.has_enumerate_support:
+                advice = "may not be wrapped by to_event where it is summed out; use a plate"
+            else:
+                advice = (
+                    "has no finite support to sum over; write the density of what hangs on it with the site "
+                    "summed out (a GammaPoisson for a Poisson of a Gamma, say)"
+                )
+            raise ValueError(f"site '{msg['name']}': {type(inner).__name__} {advice}")
+        msg["infer"] = {**msg["infer"], "enumerate": "parallel"}

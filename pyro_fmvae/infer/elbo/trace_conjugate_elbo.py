@@ -17,8 +17,8 @@ from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import HiddenMarkov, LinearGaussianChain, NaturalDistribution
 from pyro_fmvae.distributions.chain import Chain
+from pyro_fmvae.distributions.exponential_family import unwrap
 from pyro_fmvae.distributions.gaussian_chain import GaussianChain
-from pyro_fmvae.distributions.natural_distribution import unwrap
 from pyro_fmvae.infer.elbo.density import as_number, hidden_chain
 from pyro_fmvae.infer.elbo.distribution_checks import check_first_order, check_particles
 from pyro_fmvae.infer.elbo.lazy import Unsampled

@@ -25,19 +25,20 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyro_fmvae.distributions.recorded import is_recorded
-from pyro_fmvae.infer.elbo.density import device_of, dtype_of
-from pyro_fmvae.infer.elbo.enumerated import Enumerated
 from pyro_fmvae.infer.elbo.lazy import (
     CONSTANTS,
     NUMBER_WANTED,
     Lazy,
     Sampled,
     asked_by_a_distribution,
+    device_of,
+    dtype_of,
     in_words,
     shapes_of,
     uncompiled,
 )
 from pyro_fmvae.infer.elbo.structure import (
+    Enumerated,
     Site,
     enum_dim,
     is_discrete,

@@ -25,13 +25,19 @@ from torch.distributions import Distribution, Transform
 from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.distributions import NaturalDistribution
-from pyro_fmvae.distributions.joint_kinds import JointKind
-from pyro_fmvae.distributions.natural_distribution import unwrap
-from pyro_fmvae.distributions.normal_block import MOST_TOGETHER, NormalBlock
-from pyro_fmvae.infer.elbo.density import device_of, dtype_of, has_lazy_arguments, lazy_sites
+from pyro_fmvae.distributions.exponential_family import unwrap
+from pyro_fmvae.distributions.joint_parts import MOST_TOGETHER, JointKind, NormalBlock
 from pyro_fmvae.infer.elbo.expansion import at_values
 from pyro_fmvae.infer.elbo.expectation import Moments, NormalBlockMoments
-from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled, is_lazy
+from pyro_fmvae.infer.elbo.lazy import (
+    Lazy,
+    Sampled,
+    device_of,
+    dtype_of,
+    has_lazy_arguments,
+    is_lazy,
+    lazy_sites,
+)
 from pyro_fmvae.infer.elbo.plain import PlainPosteriors, PlainProgram
 from pyro_fmvae.infer.elbo.plain_terms import ExpectedDensities, mean_log_density
 from pyro_fmvae.infer.elbo.recognition import Recognised, no_wider, recognise_conjugacy, spreads_of_data

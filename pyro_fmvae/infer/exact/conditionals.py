@@ -15,21 +15,14 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_fmvae.distributions import NaturalDistribution
-from pyro_fmvae.distributions.natural_distribution import event_dim_of
-from pyro_fmvae.distributions.normal_block import MOST_TOGETHER, NormalBlock
-from pyro_fmvae.infer.elbo.density import has_lazy_arguments, log_density
+from pyro_fmvae.distributions.exponential_family import event_dim_of
+from pyro_fmvae.distributions.joint_parts import MOST_TOGETHER, NormalBlock
+from pyro_fmvae.infer.elbo.density import log_density
 from pyro_fmvae.infer.elbo.expansion import Expansion
 from pyro_fmvae.infer.elbo.expectation import Expects, Moments, Squares, expectation_of
-from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled
+from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled, has_lazy_arguments
 from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
-from pyro_fmvae.infer.elbo.structure import (
-    Site,
-    check_filled,
-    is_latent,
-    sample_sites,
-    total,
-    unmasked,
-)
+from pyro_fmvae.infer.elbo.structure import Site, check_filled, is_latent, sample_sites, total, unmasked
 from pyro_fmvae.infer.elbo.sums import Factor, Sum, widest
 
 Values = Mapping[str, Tensor]

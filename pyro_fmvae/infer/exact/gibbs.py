@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
 from pyro_fmvae.distributions.chain import draw_index
-from pyro_fmvae.distributions.natural_distribution import unwrap
-from pyro_fmvae.distributions.normal_block import NormalBlock
-from pyro_fmvae.infer.elbo.enumerated import Enumerated
+from pyro_fmvae.distributions.exponential_family import unwrap
+from pyro_fmvae.distributions.joint_parts import NormalBlock
 from pyro_fmvae.infer.elbo.plain_terms import levels_of
 from pyro_fmvae.infer.elbo.recognition import Plan, PlannedSite
 from pyro_fmvae.infer.elbo.structure import (
+    Enumerated,
     Site,
     has_shorthand,
     is_discrete,
@@ -32,12 +32,7 @@ from pyro_fmvae.infer.elbo.structure import (
     unmasked,
 )
 from pyro_fmvae.infer.elbo.trial_runs import NotByPointError, check_discrete
-from pyro_fmvae.infer.exact.conditionals import (
-    LEAF,
-    Block,
-    LogJoint,
-    find_blocks,
-)
+from pyro_fmvae.infer.exact.conditionals import LEAF, Block, LogJoint, find_blocks
 
 
 class GibbsKernel(MCMCKernel):

@@ -98,7 +98,7 @@ def test_tables_and_arrays_name_the_cells(run, cells, tmp_path):
     assert 0 < len(own) < CELLS
     matched = whole.set_index("name").loc[own["name"]]
     np.testing.assert_allclose(own["mean_0"], matched["mean_0"], rtol=1e-5)
-    explored = exploration.Exploration(run, device="cpu")
+    explored = exploration.Exploration(load(run, "cpu"))
     assert set(explored.row_names.values) < set(names)
 
 
@@ -107,6 +107,6 @@ def test_names_that_are_not_different_label_nothing(run, monkeypatch):
     monkeypatch.setattr(
         exploration, "row_names", lambda _, rows: RowNames("name", np.full(len(rows), "cell"))
     )
-    explored = exploration.Exploration(run, device="cpu")
+    explored = exploration.Exploration(load(run, "cpu"))
     names = explored.row_names
     assert not names.given and names.values.tolist() == list(map(str, explored.points.places.tolist()))

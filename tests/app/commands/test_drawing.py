@@ -10,7 +10,7 @@ from sklearn.metrics import mutual_info_score
 
 from pyro_fmvae import figures
 from pyro_fmvae.app.commands import drawing
-from pyro_fmvae.app.recipes.factor_pictures import factors_of_run
+from pyro_fmvae.app.recipes.pictures import factors_of_run
 from pyro_fmvae.app.runs import report
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import whole

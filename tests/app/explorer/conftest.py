@@ -1,6 +1,7 @@
 import pytest
 
 from pyro_fmvae.app.explorer.exploration import Exploration
+from pyro_fmvae.app.runs.trained import load
 from tests.app.explorer.explored_runs import train_runs
 
 
@@ -12,4 +13,4 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def explored(folders):
-    return {kind: Exploration(folder, device="cpu") for kind, folder in folders.items()}
+    return {kind: Exploration(load(folder, "cpu")) for kind, folder in folders.items()}

@@ -16,6 +16,7 @@ from pyro_fmvae.app.explorer.exploration import ENLARGED, Exploration, rank, sco
 from pyro_fmvae.app.explorer.factor_views import DRAWN, clusters, draws_of, example, factor_view
 from pyro_fmvae.app.explorer.generation import movable
 from pyro_fmvae.app.runs.run import Run
+from pyro_fmvae.app.runs.trained import load
 from pyro_fmvae.files.checkpoint import alone
 from tests.app.explorer.explored_runs import PICTURES, POISON, SIDE
 
@@ -53,7 +54,7 @@ def test_without_its_data_a_run_says_so(folders, tmp_path):
     folder = Path(shutil.copytree(folders["pictures"], tmp_path / "run"))
     config = json.loads((folder / "config.json").read_text()) | {"data": str(tmp_path / "gone")}
     (folder / "config.json").write_text(json.dumps(config))
-    explored = Exploration(folder, device="cpu")
+    explored = Exploration(load(folder, "cpu"))
     with pytest.raises(ValueError, match=r"no training points here: data: .*gone does not exist"):
         _ = explored.points
 
@@ -90,7 +91,7 @@ def test_views_of_a_factor_differ_in_its_component_alone(explored, kind, seed):
 
 
 def test_a_factor_and_its_components_are_named_together(folders, tmp_path):
-    explored = Exploration(Path(shutil.copytree(folders["pictures"], tmp_path / "run")), device="cpu")
+    explored = Exploration(load(shutil.copytree(folders["pictures"], tmp_path / "run"), "cpu"))
     explored.name_factor(1, "stripes", [0, 1, 2], "none, 1, many")
     assert explored.run.factor_names == ("side", "stripes")
     assert explored.choices(1) == [("none", 0), ("1", 1), ("many", 2)]
@@ -116,7 +117,7 @@ def test_a_factor_and_its_components_are_named_together(folders, tmp_path):
 
 
 def test_a_new_name_is_everywhere_and_kept(folders, tmp_path):
-    explored = Exploration(Path(shutil.copytree(folders["pictures"], tmp_path / "run")), device="cpu")
+    explored = Exploration(load(shutil.copytree(folders["pictures"], tmp_path / "run"), "cpu"))
     explored.rename(1, 2, "striped")
     assert ("striped", 2) in explored.choices(1)
     assert Run.open(explored.run.folder).recipe.given_names == {1: {2: "striped"}}
@@ -149,9 +150,10 @@ def test_one_server_at_a_time_keeps_labels_of_a_run(explored):
 TEXTS = """
 import json, sys
 from pyro_fmvae.app.explorer.exploration import Exploration
+from pyro_fmvae.app.runs.trained import load
 from pyro_fmvae.app.explorer.layout import layout
 
-parts = layout(Exploration(sys.argv[1], "cpu")).config["components"]
+parts = layout(Exploration(load(sys.argv[1], "cpu"))).config["components"]
 print(json.dumps([str(one["props"].get("value")) for one in parts if one["type"] in ("markdown", "html")]))
 """
 

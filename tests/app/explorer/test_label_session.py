@@ -8,6 +8,7 @@ import pytest
 
 from pyro_fmvae.app.explorer.exploration import Exploration
 from pyro_fmvae.app.explorer.label_session import LabelSession, Tally
+from pyro_fmvae.app.runs.trained import load
 from pyro_fmvae.learn import Budget
 from tests.small_runs import make_smaller, train_all
 
@@ -21,7 +22,7 @@ def explore(folders, tmp_path, monkeypatch):
     make_smaller(monkeypatch)
 
     def start(kind):
-        return Exploration(Path(shutil.copytree(folders[kind], tmp_path / kind, dirs_exist_ok=True)), "cpu")
+        return Exploration(load(shutil.copytree(folders[kind], tmp_path / kind, dirs_exist_ok=True), "cpu"))
 
     return start
 
@@ -107,7 +108,7 @@ def test_a_folder_of_pictures_takes_the_file(explore, folders, tmp_path):
     shutil.copy(session.explored.run.folder / "labels.csv", photos)
     options = {"labels": 1, "factors": 2, "network": "mlp"}
     trained = train_all(tmp_path / "runs", {"photos": photos}, {"photos": options})["photos"]
-    assert Exploration(trained, "cpu").run.label_names == ("bright",)
+    assert Exploration(load(trained, "cpu")).run.label_names == ("bright",)
 
 
 def test_a_trained_property_goes_on_from_its_own_labels(explore):

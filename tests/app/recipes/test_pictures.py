@@ -10,8 +10,8 @@ import torch
 from matplotlib.figure import Figure
 
 from pyro_fmvae import figures
-from pyro_fmvae.app.recipes import code_pictures, configure, factors_of, vsc
-from pyro_fmvae.app.recipes.factor_pictures import _pairs, factors_of_run
+from pyro_fmvae.app.recipes import configure, factors_of, pictures, vsc
+from pyro_fmvae.app.recipes.pictures import _pairs, factors_of_run
 from pyro_fmvae.app.runs import report
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Dataset, Kind, PatchTransform, Preprocessing, Split
@@ -261,7 +261,7 @@ def test_examples_without_an_active_latent_are_not_swept(folders, tmp_path, monk
 
 @pytest.mark.parametrize(("names", "expected"), [((), "1"), (((), ("no", "yes")), "yes"), (((), ()), "1")])
 def test_values_of_every_label_have_their_names(names, expected):
-    assert code_pictures.value_name(names, 1, 1) == expected
+    assert pictures.value_name(names, 1, 1) == expected
 
 
 def test_pairs_of_factors_without_labels_hold_all_others():

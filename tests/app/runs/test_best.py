@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyro_fmvae.app.runs.run import KEPT, Moment, SelectedModel, tolerance
+from pyro_fmvae.app.runs.closing_table import KEPT, Moment, SelectedModel, tolerance
 
 
 def moment(value, right=None, known=100):

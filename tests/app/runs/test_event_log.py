@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from pyro_fmvae.app.runs import report, session
+from pyro_fmvae.app.runs import report, training
 from pyro_fmvae.app.runs.run import Run
-from pyro_fmvae.app.runs.session import EVENTS
+from pyro_fmvae.app.runs.training import EVENTS
 from tests.small_runs import kill_and_resume, metrics, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -79,7 +79,7 @@ def test_without_the_option_nothing_is_written(files, tmp_path):
 
 
 def test_tensorboard_that_is_not_installed_is_said_before_anything_is_done(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "find_spec", lambda _: None)
+    monkeypatch.setattr(training, "find_spec", lambda _: None)
     status, _, err = train(tmp_path / "run", files["table"], log="tensorboard")
     assert status == 2
     assert err.splitlines()[-1].endswith(

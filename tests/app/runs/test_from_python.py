@@ -182,7 +182,7 @@ def test_resuming(table, tmp_path, capsys):
 
 
 def test_stopping(table, tmp_path, monkeypatch):
-    monkeypatch.setattr("pyro_fmvae.app.runs.session._loop", lambda *_: True)
+    monkeypatch.setattr("pyro_fmvae.app.runs.training._loop", lambda *_: True)
     with pytest.raises(KeyboardInterrupt, match=r"continue with resume='.*run'"):
         pyro_fmvae.train(*table, tmp_path / "run", **TINY_OPTIONS)
 

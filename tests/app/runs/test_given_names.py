@@ -9,6 +9,7 @@ import pytest
 
 import pyro_fmvae
 from pyro_fmvae.app.runs.factor_names import (
+    NAMES,
     component_names,
     component_number,
     factor_number,
@@ -16,7 +17,7 @@ from pyro_fmvae.app.runs.factor_names import (
     rename_all,
     values_of,
 )
-from pyro_fmvae.app.runs.run import NAMES, Run
+from pyro_fmvae.app.runs.run import Run
 from tests.small_runs import command, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")

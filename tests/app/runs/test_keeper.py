@@ -11,10 +11,11 @@ import torch
 from pyro_fmvae import checkpoint
 from pyro_fmvae.app.recipes.registry import configure
 from pyro_fmvae.app.runs import report
-from pyro_fmvae.app.runs import session as keeper_module
-from pyro_fmvae.app.runs.run import CHECKPOINT, Moment, Run, SelectedModel
-from pyro_fmvae.app.runs.session import Ended, Keeper
+from pyro_fmvae.app.runs import training as keeper_module
+from pyro_fmvae.app.runs.closing_table import Moment, SelectedModel
+from pyro_fmvae.app.runs.run import CHECKPOINT, Run
 from pyro_fmvae.app.runs.trainer import Best, Trainer, copied
+from pyro_fmvae.app.runs.training import Ended, Keeper
 from pyro_fmvae.data import load
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.learn.phase import Phase

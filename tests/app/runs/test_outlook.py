@@ -4,7 +4,7 @@ import logging
 
 import torch
 
-from pyro_fmvae.app.runs.session import Outlook
+from pyro_fmvae.app.runs.training import Outlook
 from pyro_fmvae.learn.fitting import Record
 
 

@@ -15,7 +15,8 @@ from PIL import Image
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.app.recipes.registry import configure, read_config
-from pyro_fmvae.app.runs import report, session
+from pyro_fmvae.app.runs import report
+from pyro_fmvae.app.runs import training as loop
 from pyro_fmvae.app.runs.run import CHECKPOINT, Run, with_full_paths
 from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data import load
@@ -68,9 +69,7 @@ def whole(files, tmp_path_factory):
 
 
 def test_equal_runs_are_equal_to_the_bit(files, whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        session, "CHECKPOINT_EVERY", 0.0
-    )  # neither does it matter when checkpoints are written
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY", 0.0)  # neither does it matter when checkpoints are written
     assert train(tmp_path / "run", files["binary"], **LABELLED)[0] == 0
     assert state(tmp_path / "run") == state(whole)
     assert metrics(tmp_path / "run") == metrics(whole)
@@ -393,7 +392,7 @@ def test_a_row_beyond_all_numbers_is_left_out(tmp_path, monkeypatch, valid, test
     assert status == 0, err
     log = (tmp_path / "run" / "train.log").read_text()
     assert log.count("validation points that are left out: 1, so far") == 1
-    assert f"\n29 test points (1 left out: {session.BEYOND}), nats per point: ELBO" in out
+    assert f"\n29 test points (1 left out: {loop.BEYOND}), nats per point: ELBO" in out
     assert drawn == [29]
     assert all(math.isfinite(record["elbo"]) for record in metrics(tmp_path / "run"))
     for name in ("valid", "test"):
@@ -605,7 +604,7 @@ def test_record_at_the_start_of_a_phase_is_neither_lost_nor_doubled(
             kill()
 
     with monkeypatch.context() as patch:
-        patch.setattr(session, "CHECKPOINT_EVERY", 0.0)
+        patch.setattr(loop, "CHECKPOINT_EVERY", 0.0)
         patch.setattr(Trainer, "save", dying)
         with pytest.raises(Killed):
             train(run, files["binary"], **LABELLED)

@@ -11,7 +11,8 @@ import torch
 from pyro_fmvae import load
 from pyro_fmvae.app.recipes.labelling import labelled_points
 from pyro_fmvae.app.runs import by_batches, report
-from pyro_fmvae.app.runs.run import METRICS, REPORT, Run, SelectedModel
+from pyro_fmvae.app.runs.closing_table import METRICS, REPORT, SelectedModel
+from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import FactorialMixtureVAE

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions.natural_distribution import event_dim_of, natural_class
+from pyro_fmvae.distributions.exponential_family import event_dim_of, natural_class
 from pyro_fmvae.infer.elbo.expansion import Expansion, is_one
 from pyro_fmvae.infer.elbo.expectation import Moments, expectation_of
 from pyro_fmvae.infer.elbo.lazy import Lazy, NeedsValueError, Sampled, sites_of

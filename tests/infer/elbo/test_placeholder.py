@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from pyro_fmvae.distributions import Assignment, Component, NaturalDirichlet, NaturalNormalGamma
-from pyro_fmvae.infer.elbo.lazy import PlaceholderMessenger, Unsampled
+from pyro_fmvae.infer.elbo.lazy import Unsampled
+from pyro_fmvae.infer.elbo.shorthand import PlaceholderMessenger
 from tests.infer.programs import natural_components, natural_weights, nodes
 
 REFUSED = "site 'r': its value is needed, but TraceConjugate_ELBO integrates over it in closed form"

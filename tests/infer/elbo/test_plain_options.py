@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import Assignment, Component, Label, NaturalGamma, NormalGamma
-from pyro_fmvae.distributions.natural_distribution import natural_prior
+from pyro_fmvae.distributions.exponential_family import natural_prior
 from pyro_fmvae.infer import (
     AutoConjugate,
     ConjugateSVI,

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_fmvae.distributions import NaturalDistribution, NaturalParameter, NaturalWishart
-from pyro_fmvae.distributions.natural_distribution import unwrap
+from pyro_fmvae.distributions.exponential_family import unwrap
 from pyro_fmvae.infer import TraceConjugate_ELBO
 
 DRAWS = 3000  # of everything that is continuous, fewer where there are many assignments

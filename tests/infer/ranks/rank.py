@@ -30,7 +30,7 @@ from programs import Toy
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.app.cli import run_command
-from pyro_fmvae.app.runs import session
+from pyro_fmvae.app.runs import training
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import BernoulliObservation, ShiftedSigmoid
 from pyro_fmvae.infer import NaturalGradient, TraceConjugate_ELBO
@@ -312,8 +312,8 @@ def run(group: Any, names: list[str]) -> dict[str, Any]:
 
 def main(rank: int, folder: Path, two: list[str], three: list[str]) -> None:
     start(rank, 3, folder)
-    session.report = lambda *_: None
-    session.CHECK_EVERY = 3
+    training.report = lambda *_: None
+    training.CHECK_EVERY = 3
     if rank == 0:
         write_data(folder)
     dist.barrier()

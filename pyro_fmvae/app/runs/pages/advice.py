@@ -1,8 +1,12 @@
 """Advice on what to try next, by a few rules about a run's own figures."""
 
-from pyro_fmvae.app.runs.cut_short import cut_short
-from pyro_fmvae.app.runs.pages.evidence import Evidence
+from typing import TYPE_CHECKING
+
+from pyro_fmvae.app.runs.closing_table import cut_short
 from pyro_fmvae.app.runs.pages.markup import number
+
+if TYPE_CHECKING:
+    from pyro_fmvae.app.runs.pages.evidence import Evidence
 
 NATS, SHARE = 0.5, 0.005  # changes of the bound that count: the greater of the two
 RISING = 0.75  # share of the last phase after which the bound should be flat
@@ -10,7 +14,7 @@ MANY_UNUSED = 0.5  # share of a factor's components, of which fewer in use are f
 BARELY = 0.02  # above the accuracy of always naming the commonest value
 
 
-def advice(evidence: Evidence) -> list[str]:
+def advice(evidence: "Evidence") -> list[str]:
     """Sentences about what stands out in a run, each with what could be tried; often none.
 
     Args:
@@ -31,7 +35,7 @@ def _change(values: list[float]) -> float:
     return values[-1] - best if best - values[-1] > max(NATS, SHARE * abs(best)) else 0.0
 
 
-def _parted(evidence: Evidence) -> list[str]:
+def _parted(evidence: "Evidence") -> list[str]:
     records = evidence.last_phase
     if evidence.kept is not None or not (evidence.bounded and len(records) > 1):
         return []  # the best model is kept, and the closing table warns
@@ -50,7 +54,7 @@ def _parted(evidence: Evidence) -> list[str]:
     ]
 
 
-def _still_rising(evidence: Evidence) -> list[str]:
+def _still_rising(evidence: "Evidence") -> list[str]:
     records = evidence.last_phase
     ended_best = evidence.kept is None or evidence.kept.kept == evidence.kept.end
     if not (evidence.bounded and len(records) > 3 and ended_best):
@@ -66,7 +70,7 @@ def _still_rising(evidence: Evidence) -> list[str]:
     ]
 
 
-def _unused_components(evidence: Evidence) -> list[str]:
+def _unused_components(evidence: "Evidence") -> list[str]:
     labelled = {evidence.run.factor_names[factor] for factor in evidence.run.labelled}
     restarts = "--prior-restarts 10" if hasattr(evidence.run.config, "prior_restarts") else "--starts 50"
     return [
@@ -77,7 +81,7 @@ def _unused_components(evidence: Evidence) -> list[str]:
     ]
 
 
-def _weak_labels(evidence: Evidence) -> list[str]:
+def _weak_labels(evidence: "Evidence") -> list[str]:
     weak = [
         f"{name} ({found['accuracy']:.2f}, the majority {found['majority']:.2f})"
         for name, found in evidence.tested.get("classification", {}).items()
@@ -91,7 +95,7 @@ def _weak_labels(evidence: Evidence) -> list[str]:
     ]
 
 
-def _labels_left_aside(evidence: Evidence) -> list[str]:
+def _labels_left_aside(evidence: "Evidence") -> list[str]:
     run = evidence.run
     if run.labelled or not run.label_names or "labels" not in run.config.to_dict():
         return []

@@ -3,14 +3,16 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from pyro_fmvae.app.recipes.options import as_typed, flag
-from pyro_fmvae.app.runs.closing_table import read_report
+from pyro_fmvae.app.runs.closing_table import METRICS, REPORT, SelectedModel, read_report
 from pyro_fmvae.app.runs.duration import duration
-from pyro_fmvae.app.runs.run import CONFIG, DERIVED, METRICS, REPORT, Run, SelectedModel
 from pyro_fmvae.data import Kind
-from pyro_fmvae.files.untrusted import check_type, parse_json, read_json
+from pyro_fmvae.files.untrusted import check_type, parse_json
+
+if TYPE_CHECKING:
+    from pyro_fmvae.app.runs.run import Run
 
 
 class JournalLine(TypedDict):
@@ -35,7 +37,7 @@ class Derived(TypedDict, total=False):
 class Evidence:
     """Facts known of a run: its training and its result."""
 
-    run: Run
+    run: "Run"
     records: list[dict[str, Any]]
     """Records of ``metrics.jsonl``, without damaged lines."""
     report: dict[str, Any]
@@ -46,7 +48,7 @@ class Evidence:
     """What ``config.json`` holds beside options."""
 
     @classmethod
-    def of(cls, run: Run) -> "Evidence":
+    def of(cls, run: "Run") -> "Evidence":
         """Read the folder of a run."""
         records = []
         path = run.folder / METRICS
@@ -56,9 +58,8 @@ class Evidence:
                 check_type("record", record, JournalLine)
                 records.append(record)
         measured = read_report(run.folder / REPORT)
-        derived = read_json(run.folder / CONFIG)[DERIVED]
-        check_type(f"run: {run.folder / CONFIG}: {DERIVED}", derived, Derived)
-        return cls(run, records, measured, SelectedModel.read(run.folder), derived)
+        check_type(f"run: {run.folder}: derived", run.derived, Derived)
+        return cls(run, records, measured, SelectedModel.read(run.folder), run.derived)
 
     @property
     def tested(self) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def lead(evidence: Evidence) -> str:
     return text + "."
 
 
-def describe_data(run: Run) -> str:
+def describe_data(run: "Run") -> str:
     """The training data in a few words, such as ``1,439 grey pictures of 8×8 pixels``."""
     preprocessing, number = run.preprocessing, f"{run.num_data:,}"
     shape = preprocessing.event_shape

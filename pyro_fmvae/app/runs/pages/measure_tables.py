@@ -1,12 +1,14 @@
 """Tables of a run's measures: the closing table of its training, as HTML."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyro_fmvae.app.runs.closing_table import BEYOND, SPLITS
 from pyro_fmvae.app.runs.pages import markup
-from pyro_fmvae.app.runs.pages.evidence import Evidence
 from pyro_fmvae.app.runs.pages.markup import number
+
+if TYPE_CHECKING:
+    from pyro_fmvae.app.runs.pages.evidence import Evidence
 
 TERMS: Final = {"elbo": "ELBO", "reconstruction": "reconstruction", "kl_z": "KL[z]", "kl_r": "KL[r]"}
 """Terms of the bound, and how they are written."""
@@ -20,7 +22,7 @@ CLASSIFIED: Final = {
 CLUSTERED: Final = {"accuracy": "matching accuracy", "ari": "ARI", "nmi": "NMI"}
 
 
-def measure_tables(evidence: Evidence) -> list[str]:
+def measure_tables(evidence: "Evidence") -> list[str]:
     """Bounds, the recipe's summary, and labels.
 
     Args:
@@ -36,7 +38,7 @@ def measure_tables(evidence: Evidence) -> list[str]:
     return parts
 
 
-def _bounds(evidence: Evidence) -> str:
+def _bounds(evidence: "Evidence") -> str:
     splits = evidence.report.get("splits", {}).items()
     measured = {SPLITS.get(name, name): values for name, values in splits if "reconstruction" in values}
     if not measured and evidence.records:
@@ -56,7 +58,7 @@ def _points(name: str, measures: Mapping[str, Any]) -> str:
     return f"{measures['n']:,} {name}" + (f" ({left_out:,} left out: {BEYOND})" if left_out else "")
 
 
-def terms_of(evidence: Evidence) -> list[str]:
+def terms_of(evidence: "Evidence") -> list[str]:
     """Terms of the bound that the model has."""
     without = set() if evidence.run.factorial else {"kl_r"}
     if not evidence.bounded:

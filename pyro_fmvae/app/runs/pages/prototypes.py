@@ -1,7 +1,7 @@
 """Training points that are typical of the components of factors."""
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -9,9 +9,11 @@ import torch
 from pyro_fmvae.app.recipes.pictures import as_pixels
 from pyro_fmvae.app.runs.by_batches import encode_rows, in_order
 from pyro_fmvae.app.runs.factor_names import values_of
-from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Split
 from pyro_fmvae.data.storage import to_uint8
+
+if TYPE_CHECKING:
+    from pyro_fmvae.app.runs.run import Run
 
 POINTS: Final = 5000
 """Training points that are looked at, the first ones."""
@@ -37,7 +39,7 @@ class Prototype(NamedTuple):
 
 
 def prototypes(
-    run: Run, model: Any, rows: Split, factors: Sequence[int] | None = None
+    run: "Run", model: Any, rows: Split, factors: Sequence[int] | None = None
 ) -> list[list[tuple[Prototype, np.ndarray]]]:
     """Find the training pictures that are most typical of each component.
 
@@ -64,7 +66,7 @@ def prototypes(
     ]
 
 
-def of_factor(run: Run, encoded: dict[str, np.ndarray], factor: int) -> list[Prototype]:
+def of_factor(run: "Run", encoded: dict[str, np.ndarray], factor: int) -> list[Prototype]:
     """Find the points that are most typical of each component of a factor.
 
     These are the points of greatest responsibility. Among those that are equal in it, the ones come first
@@ -97,5 +99,5 @@ def of_factor(run: Run, encoded: dict[str, np.ndarray], factor: int) -> list[Pro
     return found
 
 
-def _pictures(run: Run, rows: Split, of: Prototype) -> np.ndarray:
+def _pictures(run: "Run", rows: Split, of: Prototype) -> np.ndarray:
     return to_uint8(as_pixels(run.preprocessing, rows.select(torch.from_numpy(of.rows)).observations))

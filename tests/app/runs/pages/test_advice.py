@@ -7,9 +7,10 @@ import pytest
 
 from pyro_fmvae.app.recipes.registry import configure, options_of
 from pyro_fmvae.app.recipes.table_mixture import Mixture
+from pyro_fmvae.app.runs.closing_table import Moment, SelectedModel
 from pyro_fmvae.app.runs.pages.advice import advice
 from pyro_fmvae.app.runs.pages.evidence import Evidence
-from pyro_fmvae.app.runs.run import Moment, Run, SelectedModel
+from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Kind, Preprocessing
 from tests.app.commands.labelled_run import RUN
 
