@@ -17,8 +17,8 @@ PAGES = {
     "dynamic": "notes/2026-11-28-results.md",
     "characters": "notes/2026-11-28-results.md",
     "generalisation": "notes/2026-11-28-results.md",
-    "codes": "models/vsc.md",
-    "outliers": "concepts/outliers.md",
+    "codes": "notes/2026-11-28-sparse-codes.md",
+    "outliers": "notes/2026-11-28-outliers.md",
 }
 ROWS = ROOT / "docs" / "rows"
 

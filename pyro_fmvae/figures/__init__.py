@@ -26,7 +26,7 @@ from pyro_fmvae.figures.pairs import pair_grid
 from pyro_fmvae.figures.recovered_units import parameter_table, recovered_units
 from pyro_fmvae.figures.resampling import conditional_samples
 from pyro_fmvae.figures.slab_histogram import slab_histogram
-from pyro_fmvae.figures.spectrum import spectrum
+from pyro_fmvae.figures.spectrum import moved_pictures, spectrum
 from pyro_fmvae.figures.spread import spread
 from pyro_fmvae.figures.traversal import save_animation, traversal
 
@@ -45,6 +45,7 @@ __all__ = [
     "dictionary",
     "em_curves",
     "measure_curves",
+    "moved_pictures",
     "nearest_pictures",
     "pair_grid",
     "parameter_table",

@@ -1,7 +1,7 @@
 """The phases in which a factorial mixture VAE is learnt. Paquet et al. (2018), Section 2.4 and Appendix E."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import Any, Final
@@ -14,7 +14,7 @@ from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.infer.natural_gradient import NaturalGradient
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.learn.component_moves import Make, Sample, best_mixture
-from pyro_fmvae.learn.independent_components import Start, Unit, start_from_components
+from pyro_fmvae.learn.independent_components import Start, start_from_components
 from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.phase import Budget, GradientPhase, Phase, arguments, endless
 from pyro_fmvae.learn.revival import revive
@@ -111,7 +111,7 @@ class PriorFitting(GradientPhase):
     def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget, seed: int = 0) -> None:
         super().__init__("prior", budget, model)
         self.model, self.learning, self.seed = model, learning, seed
-        self.units: Sequence[Unit] = ()
+        self.start: Start | None = None
 
     def enter(self) -> None:
         """Natural steps only; the networks' parameters are handed to no optimiser."""
@@ -123,12 +123,18 @@ class PriorFitting(GradientPhase):
 
     def prepare(self, batches: Iterable[Any]) -> None:
         """Seed λ from up to 20,000 encoded points."""
-        self.units = _seed(self.model, batches, self.seed, self.learning).units
+        self.start = _seed(self.model, batches, self.seed, self.learning)
 
     def measures(self) -> dict[str, Any]:
-        """Bits of independent components, and how many of them have clusters, once they were looked for."""
-        bits = [round(unit.bits, 4) for unit in self.units]
-        return {"bits": bits, "clustered": sum(unit.clustered for unit in self.units)} if bits else {}
+        """Independent components, once they were looked for: bits, how many have clusters, their factors."""
+        if self.start is None or not self.start.units:
+            return {}
+        units, factors = self.start.units, self.start.factors
+        return {
+            "bits": [round(unit.bits, 4) for unit in units],
+            "clustered": sum(unit.clustered for unit in units),
+            "starts": [factors.get(number) for number in range(len(units))],
+        }
 
     def step(self, *batch: Any) -> Tensor:
         """One natural-gradient step."""

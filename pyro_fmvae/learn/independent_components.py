@@ -333,12 +333,14 @@ class Start:
         responsibilities: factor → responsibilities of the points [M, K], for free factors that a component
             was found for; empty where none was.
         units: what was found, clear clusters first.
+        factors: number of a unit → factor that starts from it.
     """
 
     loc: Tensor
     scale: Tensor
     responsibilities: Mapping[int, Tensor] = field(default_factory=dict)
     units: Sequence[Unit] = ()
+    factors: Mapping[int, int] = field(default_factory=dict)
 
 
 @torch.no_grad()
@@ -395,7 +397,9 @@ def start_from_components(
     moved = (mean - found.centre) @ to.T, ((1 / variance) @ back**2) ** -0.5
     new_loc, new_scale = (torch.from_numpy(part).to(loc) for part in moved)
     on_device = {factor: start.to(loc.device) for factor, start in starts.items()}
-    return Start(new_loc, new_scale, on_device, units)
+    factor_of = {unit.directions: factor for factor, block in enumerate(blocks) for unit in block}
+    begun = {n: factor_of[unit.directions] for n, unit in enumerate(units) if unit.directions in factor_of}
+    return Start(new_loc, new_scale, on_device, units, begun)
 
 
 def spectrum(units: Sequence[Unit]) -> str:

@@ -50,3 +50,21 @@ def test_pixels_have_the_density_and_gradients_of_a_normal_distribution():
     weights = torch.randn(5, 7, dtype=torch.float64)
     inputs = features, x
     assert_close(torch.autograd.grad(found, inputs, weights), torch.autograd.grad(plain, inputs, weights))
+
+
+def test_binary_pixels_have_the_density_and_gradients_of_a_bernoulli_distribution():
+    observation, x = BernoulliObservation(2), torch.rand(7, 4, 3, dtype=torch.float64).round()
+    features = (30 * torch.randn(5, 7, 1, 4, 3, dtype=torch.float64)).requires_grad_()
+    x.requires_grad_()
+    plain = torch.distributions.Bernoulli(logits=features.squeeze(-3)).log_prob(x).sum((-2, -1))
+    found = observation(features).log_prob(x)
+    assert_close(found, plain)
+    weights, inputs = torch.randn(5, 7, dtype=torch.float64), (features, x)
+    assert_close(torch.autograd.grad(found, inputs, weights), torch.autograd.grad(plain, inputs, weights))
+
+
+def test_the_density_of_binary_pixels_is_as_exact_as_float32():
+    logits, x = torch.linspace(-100, 100, 801, dtype=torch.float32), torch.tensor([[0.0], [1.0]])
+    found = BernoulliObservation(1)(logits.reshape(-1, 1, 1, 1)).log_prob(x.float()).double()
+    exact = torch.distributions.Bernoulli(logits=logits.double()[:, None]).log_prob(x[:, 0].double())
+    assert_close(found, exact, rtol=1e-6, atol=1e-7)

@@ -56,12 +56,16 @@ def test_planted_factors_of_a_linear_decoder_are_found():
     phase = PriorFitting(model, Learning(independent_start=True), Budget(iterations=1))
     phase.prepare([x])
     codes = model.eval().codes(x)
+    assert phase.measures()["clustered"] == 4
+    assert sorted(phase.measures()["starts"][:4]) == [0, 1, 2, 3]
     found = [max(range(4), key=lambda f: adjusted_rand_score(clusters[:, i], codes[:, f])) for i in range(4)]
     assert sorted(found) == [0, 1, 2, 3]
     for value, factor in enumerate(found):
         assert adjusted_rand_score(clusters[:, value], codes[:, factor]) == 1
         head = model.encoder(x)[0][:, 2 * factor].detach() > 0  # whatever λ is
         assert adjusted_rand_score(clusters[:, value], head) == 1
+    for unit, factor in zip(phase.start.units, phase.measures()["starts"], strict=True):
+        assert not unit.clustered or adjusted_rand_score(unit.assignments, codes[:, factor]) == 1
 
 
 def test_change_of_basis_leaves_the_bound_where_q_is_isotropic():

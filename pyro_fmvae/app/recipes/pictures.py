@@ -255,7 +255,7 @@ def factor_figures(
     factors = factors_of_run(recipe, model)
     drawn = {TRAINING: figures.training_curves(records, factors.names)}
     if found := [record for record in records if record.get("bits")]:
-        drawn["spectrum"] = figures.spectrum(found[-1]["bits"], found[-1]["clustered"])
+        drawn["spectrum"] = _spectrum(factors, found[-1], recipe.image)
     if recipe.image:
         drawn["factors"] = figures.attribute_rows(factors)
         drawn["components"] = figures.component_grid(factors)
@@ -270,6 +270,14 @@ def factor_figures(
         columns = recipe.preprocessing.decoded_columns or numbered
         drawn["columns"] = figures.column_means(factors, columns, _UNITS[recipe.preprocessing.kind])
     return drawn
+
+
+def _spectrum(factors: figures.Factors, found: Mapping[str, Any], image: bool) -> Figure:
+    """Bits of directions, with what the factors that started from them move now."""
+    starts = {number: factor for number, factor in enumerate(found["starts"]) if factor is not None}
+    names = {number: factors.names[factor] for number, factor in starts.items()}
+    moved = {number: figures.moved_pictures(factors, factor) for number, factor in starts.items() if image}
+    return figures.spectrum(found["bits"], found["clustered"], names, moved)
 
 
 def _pairs(factors: figures.Factors) -> dict[str, Figure]:

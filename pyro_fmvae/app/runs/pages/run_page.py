@@ -27,6 +27,8 @@ CAPTIONS: Final = {
     "reconstructions": "Pictures that training did not see, and below each what the model makes of its code.",
     "columns": "Means of the columns of each component.",
     "words": "Shares of the categories in each component.",
+    "spectrum": "How clear the clusters along each independent direction were, and the pictures that it "
+    "moves.",
     "components": "What each component's mean decodes to, from the most to the least used.",
     "factors": "In each row a drawn picture, then the same with one factor at a time drawn anew.",
     "attributes": "Drawn pictures by the values of labels.",
