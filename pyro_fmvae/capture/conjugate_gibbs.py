@@ -161,7 +161,7 @@ def _replay(
     function: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor], chains: int | None, *first: Tensor
 ) -> Replay:
     """Record a function of tensors that all chains share and of those that each has."""
-    recording = record(function, [*first, *inputs])
+    recording = record(function, [*first, *inputs], rest_is_fixed=True)
     if chains is None:
         return plain(recording)
     _without_writes(recording)

@@ -297,7 +297,11 @@ class Recording:
 
 
 def record(
-    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], state: Sequence[Tensor] = ()
+    function: Callable[..., tuple[Tensor, ...]],
+    inputs: Sequence[Tensor],
+    state: Sequence[Tensor] = (),
+    *,
+    rest_is_fixed: bool = False,
 ) -> Recording:
     """Record a function.
 
@@ -306,6 +310,8 @@ def record(
         inputs: tensors that may be others at each replay.
         state: tensors that the function may read or change in place. They are restored afterwards, as are the
             random number generators, so that recording changes nothing.
+        rest_is_fixed: whether all other tensors that it reads, such as its data, have the same numbers in
+            every replay, so that Python may know them.
 
     Raises:
         CaptureError: the function needs the value of a tensor in Python, or a shape that depends on one, or
@@ -313,7 +319,7 @@ def record(
     """
     inputs = [tensor.detach() for tensor in inputs]
     known = list(dict.fromkeys(tensor for tensor in state if not any(tensor is x for x in inputs)))
-    recorder = _Recorder(inputs, known)
+    recorder = _Recorder(inputs, known, rest_is_fixed)
     with unchanged(known, inputs), torch.autograd.set_multithreading_enabled(False), _no_kept_casts():
         try:
             with recorded(), recorder, uncompiled(), RefusedCalls(recorder.is_fixed):
@@ -343,12 +349,13 @@ def record(
 class _Recorder(TorchDispatchMode):
     """Notes operations as nodes of a graph, as they reach the kernels."""
 
-    def __init__(self, inputs: Sequence[Tensor], state: Sequence[Tensor]) -> None:
+    def __init__(self, inputs: Sequence[Tensor], state: Sequence[Tensor], rest_is_fixed: bool) -> None:
         super().__init__()
+        self._rest_is_fixed = rest_is_fixed
         self._graph, self._num_inputs = Graph(), len(inputs)
         self._inputs: list[tuple[Node, Tensor]] = []
         self._nodes, self._check = WeakTensorKeyDictionary(), OperationChecks()
-        self._fixed = dict[Node, int]()  # what comes from the program's own numbers alone, and its memory
+        self._fixed = dict[Node, int]()  # what comes from fixed numbers alone, and its memory
         for tensor in (*inputs, *state):
             self._take(tensor)
 
@@ -373,8 +380,8 @@ class _Recorder(TorchDispatchMode):
         return result
 
     def is_fixed(self, tensor: Tensor) -> bool:
-        """True if a tensor has come from the program's own numbers alone: it is the same in every replay."""
-        return self._nodes.get(tensor) in self._fixed
+        """True if a tensor comes from fixed numbers alone, such as the program's own."""
+        return self._node(tensor) in self._fixed
 
     def recording(self, results: Any) -> Recording:
         """The program that was noted, which returns these results."""
@@ -393,15 +400,15 @@ class _Recorder(TorchDispatchMode):
         """The node of a tensor; any other value as it is."""
         if not isinstance(value, Tensor):
             return value
-        return self._nodes.get(value) or self._take(value)
+        return self._nodes.get(value) or self._take(value, self._rest_is_fixed)
 
-    def _take(self, tensor: Tensor) -> Node:
+    def _take(self, tensor: Tensor, fixed: bool = False) -> Node:
         """A tensor from outside as an input."""
         after = self._inputs[-1][0] if self._inputs else self._graph._root
         with self._graph.inserting_after(after):
             node = self._graph.placeholder(f"input{len(self._inputs)}")
         self._inputs.append((node, tensor))
-        self._note(node, tensor)
+        self._note(node, tensor, fixed)
         return node
 
     def _note(self, node: Node, value: Any, fixed: bool = False) -> None:

@@ -15,6 +15,7 @@ from pyro_fmvae.distributions.recorded import is_recorded
 _MODERATE = 300.0  # nats between transitions to the same state; float64 ends at e^-745
 _SHORT = 50  # steps, up to which sequences are not cut into blocks
 _FEW, _FEW_LOGARITHMS = 2000, 2500  # numbers K² B and K³ B of a step, up to which blocks are faster
+_FEW_PAIRS = 2**20  # pairs of states of all steps, up to which a path is drawn at all steps at once
 _FEW_ON_GPU = 2**18  # both, where a step of so many numbers takes no longer than to start it
 
 
@@ -437,18 +438,15 @@ class Chain:
         Steps after the end of a sequence have some state, which means nothing.
         """
         with torch.no_grad():
-            message, transitions, likelihood, ends = self._by_step()
-            messages = [message + likelihood[0]]
-            for t in range(1, len(likelihood)):
-                ahead = (messages[-1].unsqueeze(1) + transitions).logsumexp(0) + likelihood[t]
-                messages.append(where_on(is_before(t, ends), ahead, messages[-1]))
-            path = [draw_index(messages[-1], 0)]
-            transitions = transitions.expand(*transitions.shape[:2], path[0].shape[-1])
-            for t in range(len(messages) - 1, 0, -1):
-                to_next = transitions.gather(1, path[-1].expand(len(transitions), 1, -1)).squeeze(1)
-                before = draw_index(messages[t - 1] + to_next, 0)
-                path.append(where_on(is_before(t, ends), before, path[-1]))
-            return self._by_sequence(torch.stack(path[::-1], -1))
+            tables = self._by_step()
+            _, messages, _, at_ends = _forward(*tables)
+            _, transitions, likelihood, ends = tables
+            if _is_moderate(transitions):
+                messages = messages.log()
+            last = draw_index(at_ends[-1].log(), 0)
+            few = likelihood.shape[1] * likelihood.numel() <= _FEW_PAIRS
+            path = (_drawn_at_once if few else _drawn_in_turn)(messages, transitions, ends, last)
+            return self._by_sequence(path.movedim(0, -1))
 
     def log_weight(self, path: Tensor) -> Tensor:
         """The logarithm of the weight of paths [..., T], [...], in the dtype of the likelihood."""
@@ -534,6 +532,35 @@ def _part(
         entropy = entropy - _product(first, log_first)
     own = _product(first, start + likelihood[0]) + _product(pairs.sum(0), transitions)
     return torch.where(total > -torch.inf, own + _product(pairs.sum(1), likelihood[1:]) + entropy, -torch.inf)
+
+
+def _drawn_in_turn(messages: Tensor, transitions: Tensor, ends: Tensor | None, last: Tensor) -> Tensor:
+    """A path [T, B] to the last states [B], from messages [T - 1, K, B] before each transition."""
+    path = [last]
+    transitions = transitions.expand(*transitions.shape[:2], len(last))
+    for t in range(len(messages), 0, -1):
+        to_next = transitions.gather(1, path[-1].expand(len(transitions), 1, -1)).squeeze(1)
+        before = draw_index(messages[t - 1] + to_next, 0)
+        path.append(where_on(is_before(t, ends), before, path[-1]))
+    return torch.stack(path[::-1])
+
+
+def _drawn_at_once(messages: Tensor, transitions: Tensor, ends: Tensor | None, last: Tensor) -> Tensor:
+    """As :func:`_drawn_in_turn`, in log T operations.
+
+    At each step a state is drawn for every state that may follow it. These maps are composed, with twice as
+    many steps in each every time.
+    """
+    maps = draw_index(messages.unsqueeze(2) + transitions, 1)  # [T - 1, K, B]
+    if ends is not None:
+        same = torch.arange(maps.shape[1], device=maps.device).unsqueeze(-1)
+        maps = torch.where(_there(ends - 1, maps), maps, same)
+    steps = 1
+    while steps < len(maps):
+        maps = torch.cat([maps[:-steps].gather(1, maps[steps:]), maps[-steps:]])
+        steps *= 2
+    last = last.unsqueeze(0)
+    return torch.cat([maps.gather(1, last.expand(len(maps), 1, -1)).squeeze(1), last])
 
 
 def draw_index(logits: Tensor, dim: int) -> Tensor:

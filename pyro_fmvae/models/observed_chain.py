@@ -352,6 +352,8 @@ class ObservedChain(TablePosterior):
             site = names.get(name, child_of(name))
             state[f"posteriors.{site}.natural"] = natural
         guide = AutoConjugate(model, structured=True)
+        two_steps = torch.zeros(2, len(self.sites.levels)), torch.tensor([2])
+        guide.setup(*self.program_arguments(*two_steps))
         guide.load_state_dict(state, strict=False)
         return guide
 

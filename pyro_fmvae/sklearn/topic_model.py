@@ -226,6 +226,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def guide_(self) -> AutoConjugate:
         """A new autoguide of :attr:`model_` with the topics' posterior; shares are found for each batch."""
         guide = AutoConjugate(self.model_, local=["documents"], local_steps=PASSES)
+        guide.setup(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1), 1)
         guide.load_state_dict({"posteriors.topics.natural": torch.tensor(self.components_)}, strict=False)
         return guide
 

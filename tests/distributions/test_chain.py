@@ -207,9 +207,19 @@ def test_single_precision_is_summed_in_double():
     assert_close(single.double(), exact, rtol=1e-5, atol=1e-5)
 
 
+def test_a_drawn_path_of_many_steps():
+    """Transitions that are nearly always the same: 0 to 1, 1 to 2, 2 to 0; a single step is a draw, too."""
+    ahead = torch.tensor([[0.0, 50, 0], [0, 0, 50], [50, 0, 0]])
+    path = Chain(torch.zeros(3), ahead, torch.zeros(4, 300, 3)).draw()
+    assert bool((path[:, 1:] == (path[:, :-1] + 1) % 3).all()) and path.unique().numel() == 3
+    assert Chain(torch.zeros(3), ahead, torch.zeros(4, 1, 3)).draw().shape == (4, 1)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("lengths", [None, torch.tensor([3, 2])])
-def test_drawn_paths(lengths):
+def test_drawn_paths(lengths, at_once, monkeypatch):
     """Frequencies of paths against their weights, by all paths."""
+    monkeypatch.setattr("pyro_fmvae.distributions.chain._FEW_PAIRS", 2**20 if at_once else 0)
     logs = [
         torch.randn(*shape, generator=torch.Generator().manual_seed(0)) for shape in ((2,), (2, 2), (2, 3, 2))
     ]

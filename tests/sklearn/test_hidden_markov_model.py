@@ -85,6 +85,8 @@ def test_bound_is_that_of_the_program(table, kind, topology, dtype, clean_slate)
     scales = np.repeat(weights, LENGTHS) @ model._columns.log_scales(x)
     exact = 1e-9 if dtype == torch.float64 else 1e-5
     program, guide = model.model_, model.guide_
+    start = guide.posterior("start")().mean.detach().numpy()  # before a call
+    np.testing.assert_allclose(start, model.startprob_, rtol=exact, atol=1e-10)
     assert -elbo.loss(program, guide, *arguments) - scales == pytest.approx(model.lower_bound_, rel=exact)
     assert np.diff(model.lower_bounds_).min() > -1e-7
     svi = ConjugateSVI(program, guide, NaturalGradient(1.0), elbo)

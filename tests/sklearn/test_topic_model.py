@@ -83,6 +83,7 @@ def test_bound_is_that_of_the_program(bars, dtype, clean_slate):
     counts = csr_matrix(counts[:40])
     model = TopicModel(len(topics), topic_word_prior=0.5, random_state=0).fit(counts)
     program, guide, arguments = model.model_, model.guide_, model.model_arguments(counts)
+    np.testing.assert_allclose(guide.posterior("topics").natural_value(), model.components_)  # before a call
     loss = TraceConjugate_ELBO().loss(program, guide, *arguments)
     shares = guide.infer(*arguments)["shares"].concentration.detach().double().numpy()
     logs = expected_log(model.components_)

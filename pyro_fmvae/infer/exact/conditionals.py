@@ -265,21 +265,27 @@ def _joined(blocks: Sequence[Block]) -> Block:
 
 def _is_joint(joint: LogJoint, block: Block, parts: Sequence[Block], values: Values) -> bool:
     """True if some product has elements of both parts, and all have at most two."""
-    are_coupled = False
-
-    def see(terms: Sum) -> None:
-        nonlocal are_coupled
-        for term in terms:
-            inside = {f.site for f in term}
-            are_coupled |= all(not inside.isdisjoint(part.names) for part in parts)
-
-    value = block.together(values)
-    stats = block.kind.family.stats(value.double())
     try:
-        joint.densities(values, dict.fromkeys(block.names, block.moments(stats, value)), see)
+        products = products_of(joint, [block], values)
     except ValueError:
         return False
-    return are_coupled
+    return any(all(not inside.isdisjoint(part.names) for part in parts) for inside in products)
+
+
+def products_of(joint: LogJoint, blocks: Iterable[Block], values: Values) -> list[set[str]]:
+    """The names of the sites in each product of the log joint density, as a function of the blocks' t.
+
+    Raises:
+        ValueError: it is no sum of products of what the families know.
+    """
+    moments = dict[str, Expects]()
+    for block in blocks:
+        value = block.together(values)
+        own = block.moments(block.kind.family.stats(value.double()), value)
+        moments |= dict.fromkeys(block.names, own)
+    found: list[set[str]] = []
+    joint.densities(values, moments, lambda terms: found.extend({f.site for f in term} for term in terms))
+    return found
 
 
 def find_blocks(

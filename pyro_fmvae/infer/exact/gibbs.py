@@ -32,7 +32,7 @@ from pyro_fmvae.infer.elbo.structure import (
     unmasked,
 )
 from pyro_fmvae.infer.elbo.trial_runs import NotByPointError, check_discrete
-from pyro_fmvae.infer.exact.conditionals import LEAF, Block, LogJoint, find_blocks
+from pyro_fmvae.infer.exact.conditionals import LEAF, Block, LogJoint, find_blocks, products_of
 
 
 class GibbsKernel(MCMCKernel):
@@ -113,7 +113,7 @@ class GibbsKernel(MCMCKernel):
             for name in (self._discrete if self._one_by_one else ())
             for here in torch.eye(sites[name]["fn"].batch_shape.numel(), dtype=torch.bool)
         ]
-        self._groups = _groups(blocks)
+        self._groups = _groups(blocks, self._joint, values)
         self._leaves = [name for name, reason in reasons.items() if reason == LEAF]
         self._rest = {name: reason for name, reason in reasons.items() if reason != LEAF}
 
@@ -342,12 +342,24 @@ def _listed(names: list[str]) -> str:
     return f"'{names[0]}', '{names[1]}' and {len(names) - 2} more"
 
 
-def _groups(blocks: Iterable[Block]) -> list[list[Block]]:
-    """Blocks in groups that are drawn together, as no site depends on two of them."""
+def _groups(blocks: list[Block], joint: LogJoint, values: Mapping[str, Tensor]) -> list[list[Block]]:
+    """Blocks in groups that are drawn together, as no product of the density has sites of two of them."""
+    try:
+        products = products_of(joint, blocks, values)
+    except ValueError:
+        products = [
+            set(one.names + other.names) for one in blocks for other in blocks if one.users & other.users
+        ]
+
+    def meet(one: Block, other: Block) -> bool:
+        return any(
+            not inside.isdisjoint(one.names) and not inside.isdisjoint(other.names) for inside in products
+        )
+
     groups: list[list[Block]] = []
     for block in blocks:
         for group in groups:
-            if not block.coupled and not any(each.coupled or each.users & block.users for each in group):
+            if not block.coupled and not any(each.coupled or meet(each, block) for each in group):
                 group.append(block)
                 break
         else:

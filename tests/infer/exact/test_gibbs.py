@@ -336,6 +336,17 @@ def test_eager_draws_are_recorded_ones():
         torch.testing.assert_close(value, runs[1][name], rtol=1e-9, atol=1e-9)
 
 
+def test_a_sweep_is_recorded_though_the_program_asks_its_data_for_numbers():
+    def model(y):
+        loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+        scale = 2.0 if y.max() > 1 else 1.0
+        pyro.sample("y", dist.Normal(loc, scale).expand([2]).to_event(1), obs=y)
+
+    draws = ConjugateGibbs(model).draw(torch.tensor([1.0, 3.0]), num_samples=1000, warmup_steps=0)["loc"]
+    assert draws.mean().item() == pytest.approx(2 / 3, abs=5 * (2 / 3 / 4000) ** 0.5)
+    assert draws.var().item() == pytest.approx(2 / 3, abs=0.08)  # of precision 1 + 2 / 4
+
+
 # Discrete sites: frequencies of draws against sums over all values.
 
 
@@ -445,6 +456,8 @@ def test_plan():
     ]
     assert plan["alpha"].why == "at once with 'tau'"
     assert "scale of Normal at 'y'" in plan["scale"].why
+    states = ConjugateGibbs(hidden_markov).plan({"y": torch.zeros(2, 4)})
+    assert states["start"].why == "at once with 'rows', 'loc'"  # given the states
     hierarchy_plan = ConjugateGibbs(group_means).plan(groups_of(3))
     assert hierarchy_plan["theta"].why == "jointly with 'mu'"
     one_by_one = ConjugateGibbs(coins_in_a_sum).plan(torch.tensor(0.0))["z"].why
