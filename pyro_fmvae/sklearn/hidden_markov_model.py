@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
 from pyro_fmvae.infer import AutoConjugate
@@ -355,7 +356,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             rows = self._drawn(number.flatten()).reshape(*probs.shape[:2], DRAWS, -1)
         tails = np.array([1 - probability, 1 + probability]) / 2
         lower, upper = np.quantile(rows, tails, axis=2)
-        found = probs, probs @ self._state_means(), lower, upper
+        found = probs, probs @ self.state_means(), lower, upper
         return Forecast(*(found if several else (part[0] for part in found)))
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -433,6 +434,46 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         _, x, sizes, weights = self._given(X, lengths, sample_weight, reset=False)
         rows = self._columns.standardised(x, torch.device("cpu"))
         return self._chain.program_arguments(rows, torch.as_tensor(sizes), torch.as_tensor(weights))
+
+    # ------------------------------------------------------------------ files
+
+    def state(self) -> dict[str, Any]:
+        """The posterior as tensors, numbers and lists: for files that hold no code."""
+        check_is_fitted(self)
+        columns, prior = self._columns, self._prior
+        arrays = {"centre": columns.centre, "scale": columns.scale, "rates": columns.rates}
+        return {
+            "levels": list(columns.levels),
+            "columns": {name: torch.as_tensor(array) for name, array in arrays.items()},
+            "trials": self._trials,
+            "typical": self._typical,
+            "shape": self._rates[0],
+            "rates": self._rates[1],
+            "prior": None if prior is None else list(prior.standard),
+            "components": self.n_components_,
+            "chain": self._chain.state_dict(),
+            "bounds": self.lower_bounds_.tolist(),
+            "converged": self.converged_,
+            "ahead": torch.as_tensor(self._ahead),
+            "several": self._several,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> "HiddenMarkovModel":
+        """Take over the :meth:`state` of an estimator that has the same arguments."""
+        self.n_features_in_ = len(state["levels"])
+        arrays = {name: tensor.numpy() for name, tensor in state["columns"].items()}
+        self._columns = Standardisation(tuple(state["levels"]), **arrays)
+        self._trials, self._typical = state["trials"], state["typical"]
+        self._rates, prior = (state["shape"], state["rates"]), state["prior"]
+        kind = NormalWishart if self.covariance_type == "full" else ColumnNormalGamma
+        self._prior = None if prior is None else kind(*prior)
+        chain = self._new(torch.device("cpu"), state["components"])
+        chain.load_state_dict(state["chain"])
+        self._adopt(chain)
+        self.lower_bounds_, self.converged_ = np.array(state["bounds"]), state["converged"]
+        self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(self.lower_bounds_)
+        self._ahead, self._several = state["ahead"].numpy(), state["several"]
+        return self
 
     # ------------------------------------------------------------------ what a fit needs
 
@@ -522,16 +563,8 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         self, found: FittedChain, bounds: list[float], x: np.ndarray, weights: np.ndarray, before: float = 0.0
     ) -> None:
         """Keep the posterior, on the CPU and in the data's units."""
-        self._chain, self.converged_ = found.model.cpu(), found.converged
-        self.n_components_ = found.model.components
-        self.startprob_, self.transmat_ = (
-            part.numpy() for part in (self._chain.start(), self._chain.transitions())
-        )
-        self._publish(self._chain)
-        if self._trials:
-            shares = self._chain.shares().numpy()
-            for number, column in enumerate(self._trials):
-                self.probabilities_[column] = np.stack([1 - shares[:, number], shares[:, number]], -1)
+        self.converged_ = found.converged
+        self._adopt(found.model.cpu())
         self.lower_bounds_ = before + np.array(bounds) - weights @ self._columns.log_scales(x)
         self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
         if not found.converged:
@@ -540,6 +573,16 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
+
+    def _adopt(self, chain: ObservedChain) -> None:
+        """Set the attributes of a posterior on the CPU."""
+        self._chain, self.n_components_ = chain, chain.components
+        self.startprob_, self.transmat_ = chain.start().numpy(), chain.transitions().numpy()
+        self._publish(chain)
+        if self._trials:
+            shares = chain.shares().numpy()
+            for number, column in enumerate(self._trials):
+                self.probabilities_[column] = np.stack([1 - shares[:, number], shares[:, number]], -1)
 
     def _follow(self, given: GivenSequences, x: np.ndarray, sizes: np.ndarray) -> None:
         """Keep the states at the ends of sequences, for forecasts."""
@@ -580,8 +623,9 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
     def _drawn(self, states: Tensor) -> np.ndarray:
         return self._columns.in_units(self._chain.draws(states, self._typical))
 
-    def _state_means(self) -> np.ndarray:
-        """Mean of each column in each state, [K, D]."""
+    def state_means(self) -> np.ndarray:
+        """Mean of each column in each state, [K, D]; of a column of categories, the mean of their numbers."""
+        check_is_fitted(self)
         sites, found = self._chain.sites, np.zeros((self.n_components_, self.n_features_in_))
         for column, probs in self.probabilities_.items():
             found[:, column] = probs @ np.arange(probs.shape[1])

@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any, Final
 
@@ -245,6 +245,22 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             len(words),
         )
 
+    # ------------------------------------------------------------------ files
+
+    def state(self) -> dict[str, Any]:
+        """The posterior as tensors, numbers and lists: for files that hold no code."""
+        check_is_fitted(self)
+        names = "vocabulary_", "doc_topic_prior_", "lower_bound_", "n_iter_", "converged_", "n_features_in_"
+        found = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return found | {"components_": torch.as_tensor(self.components_)}
+
+    def restore(self, state: Mapping[str, Any]) -> "TopicModel":
+        """Take over the :meth:`state` of an estimator that has the same arguments."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.components_ = state["components_"].numpy()
+        return self
+
     # ------------------------------------------------------------------ learning
 
     def _learn(self, counts: csr_matrix, before: np.ndarray | None) -> "TopicModel":
@@ -265,7 +281,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             bound = self._bound(counts, topics, start)
             if bound > best:
                 best, self.components_, self.n_iter_ = bound, topics, sweeps
-                self.converged_ = change < self.tol
+                self.converged_ = bool(change < self.tol)
         self.lower_bound_ = best
         if not self.converged_:
             warnings.warn(

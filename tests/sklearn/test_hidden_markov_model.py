@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pyro_fmvae import ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.distributions.marginal_component import marginal_table
+from pyro_fmvae.files import checkpoint
 from pyro_fmvae.learn import chain_ascent
 from pyro_fmvae.models.observed_chain import SHARES, SequenceRows
 from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, parameter_of
@@ -350,6 +351,23 @@ def test_forecasts_go_on_where_sequences_end(table):
     inside = ((far.lower[-1] < drawn) & (drawn < far.upper[-1])).mean(0)
     np.testing.assert_allclose(inside, 0.95, atol=0.01)
     assert (np.abs(far.mean[-1] - drawn.mean(0)) < 0.05 * x.std(0)).all()
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+def test_a_state_in_a_file_is_the_model(table, covariance, tmp_path):
+    x = table[0]
+    model = HiddenMarkovModel(3, covariance_type=covariance, random_state=0, **KINDS).fit(x, lengths=LENGTHS)
+    checkpoint.save_file(tmp_path / "state", model.state())
+    state, _ = checkpoint.load_file(tmp_path / "state")
+    again = clone(model).restore(state)
+    np.testing.assert_array_equal(
+        again.predict_proba(x, lengths=LENGTHS), model.predict_proba(x, lengths=LENGTHS)
+    )
+    for one, other in zip(again.forecast(3), model.forecast(3), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert {*vars(again)} - {"n_features_in_"} == {*vars(model)} - {"n_features_in_"}
+    ends = [each.partial_fit(x[:60]).lower_bound_ for each in (again, model)]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-12)
 
 
 def test_samples_have_the_kinds_of_the_columns(table):

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pyro_fmvae import TraceConjugate_ELBO
+from pyro_fmvae.files import checkpoint
 from pyro_fmvae.learn.topic_ascent import bound_of, collapsed, expected_log
 from pyro_fmvae.sklearn import TopicModel
 
@@ -33,6 +34,16 @@ def bars():
     topics = np.concatenate([lines.reshape(SIDE, -1), lines.transpose(0, 2, 1).reshape(SIDE, -1)]) / SIDE
     shares = rng.dirichlet(np.full(len(topics), 0.2), 300)
     return np.stack([rng.multinomial(60, p) for p in shares @ topics]).astype(float), topics
+
+
+def test_a_state_in_a_file_is_the_model(tmp_path):
+    texts = ["cat dog cat", "dog cat dog", "star moon", "moon star star"] * 5
+    model = TopicModel(2, random_state=0).fit(texts)
+    checkpoint.save_file(tmp_path / "state", model.state())
+    again = clone(model).restore(checkpoint.load_file(tmp_path / "state")[0])
+    np.testing.assert_array_equal(again.transform(texts), model.transform(texts))
+    assert again.top_words(2) == model.top_words(2) and again.perplexity(texts) == model.perplexity(texts)
+    assert {*vars(again)} == {*vars(model)}
 
 
 def test_topics_are_found(bars):

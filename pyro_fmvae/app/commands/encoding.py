@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.app.commands.annotated_data import H5AD, check_annotates, save_annotated
 from pyro_fmvae.app.commands.array_parts import save_array_parts
 from pyro_fmvae.app.commands.command import Command
 from pyro_fmvae.app.commands.data_rows import add_rows, names_of, rows_of
-from pyro_fmvae.app.commands.output_files import check_different, check_ending, check_spares_data
+from pyro_fmvae.app.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
 from pyro_fmvae.app.commands.row_tables import (
     TABLES,
     check_installed,
@@ -17,7 +18,9 @@ from pyro_fmvae.app.commands.row_tables import (
     named_parts,
     save_table,
 )
+from pyro_fmvae.app.runs import estimator_run
 from pyro_fmvae.app.runs.by_batches import encoded_parts, in_order, joined, naming_far_rows
+from pyro_fmvae.app.runs.estimator_run import EstimatorRun
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.evaluate.randomness import resolve_device
 
@@ -38,6 +41,8 @@ def encode(
     Raises:
         ValueError: bad data, data without a finite bound, or a bad file name.
     """
+    if (found := estimator_run.opened(run)) is not None:
+        return _encode_by(found, data, split, Path(out))
     opened, target = Run.open(Path(run)), Path(out)
     check_ending(target, (".npz", *TABLES, H5AD))
     check_annotates(data, target)
@@ -60,6 +65,26 @@ def encode(
         else:
             shapes = save_array_parts(target, named_parts(parts, names) if names.given else parts)
             print(f"wrote {target}: {', '.join(f'{name} {shape}' for name, shape in shapes.items())}")
+    return 0
+
+
+def _encode_by(run: EstimatorRun, data: str | None, split: str | None, target: Path) -> int:
+    """Write the probabilities of states, or the shares of topics."""
+    check_ending(target, (".npz", *TABLES))
+    check_installed(target)
+    check_different(data=data or run.config.data, out=str(target))
+    if split is not None:
+        raise ValueError(f"split: expected none, a run of {run.name} encodes all rows")
+    arrays = run.codes(run.load(data)[0])
+    if target.suffix in TABLES:
+        columns = dict[str, np.ndarray]()
+        for name, array in arrays.items():
+            several = {f"{name} {number}": column for number, column in enumerate(array.T)}
+            columns |= {name: array} if array.ndim == 1 else several
+        save_table(target, [columns])
+    else:
+        save_arrays(target, arrays)
+    print(f"wrote {target}: {len(next(iter(arrays.values()))):,} rows with {', '.join(arrays)}")
     return 0
 
 

@@ -12,6 +12,7 @@ from jsonargparse import ArgumentParser
 from pyro_fmvae.app.commands.command import Command, add_seed, check_seed
 from pyro_fmvae.app.commands.data_rows import add_rows, rows_of
 from pyro_fmvae.app.commands.factor_settings import open_factorial
+from pyro_fmvae.app.runs import estimator_run
 from pyro_fmvae.app.runs.by_batches import in_order, naming_far_rows
 from pyro_fmvae.app.runs.label_measures import named, references
 from pyro_fmvae.app.runs.run import Run
@@ -82,6 +83,13 @@ def evaluate(
     if points is not None and points < 1:
         raise ValueError(f"points: expected a number >= 1, got {points}")
     check_seed(seed)
+    if (found := estimator_run.opened(run)) is not None:
+        asked = {"split": split, "num_samples": num_samples, "points": points, "free_steps": free_steps}
+        for name, value in (asked | {"probes": probes}).items():
+            if value:
+                raise ValueError(f"{name}: expected none, a run of {found.name} has no such measures")
+        print(json.dumps(found.measures(*found.load(data))))
+        return 0
     left_out = dict[str, dict[str, int]]()
     opened = open_factorial(run, "--probes") if probes else Run.open(Path(run))
     if probes and opened.recipe.tables:

@@ -16,12 +16,13 @@ from jsonargparse import ArgumentParser
 
 from pyro_fmvae.app.commands.command import Command, UsageError
 from pyro_fmvae.app.commands.parser import PROGRAM, Parser
-from pyro_fmvae.app.recipes.options import TrainConfig, flag
+from pyro_fmvae.app.recipes.options import EstimatorOptions, TrainConfig, flag
 from pyro_fmvae.app.recipes.registry import (
     DEFAULT,
+    KINDS,
     OF_TABLES,
-    RECIPES,
     SMALL_TABLES,
+    TITLES,
     all_options,
     choose_model,
     configure,
@@ -30,6 +31,7 @@ from pyro_fmvae.app.recipes.registry import (
     recipe_of,
 )
 from pyro_fmvae.app.recipes.settings import table_options, with_columns
+from pyro_fmvae.app.runs import estimator_run
 from pyro_fmvae.app.runs.launching import first_alone, first_before_others, is_restart_of
 from pyro_fmvae.app.runs.run import (
     DERIVED,
@@ -139,8 +141,8 @@ def command(arguments: Sequence[str] = ()) -> Command:
             configuration file, or ``fmvae``.
     """
     model = _model_of(arguments)
-    others = ", ".join(name for name in RECIPES if name != model)
-    title = f"Train a model, here {model}: {RECIPES[model].title}."
+    others = ", ".join(name for name in KINDS if name != model)
+    title = f"Train a model, here {model}: {TITLES[model]}."
     return Command(
         name="train",
         help="train a model; without options, on generated smileys",
@@ -155,7 +157,7 @@ def command(arguments: Sequence[str] = ()) -> Command:
 
 def _model_of(arguments: Sequence[str]) -> str:
     words = [word for text in arguments for word in text.split("=", 1)]
-    named = [value for flag, value in pairwise(words) if flag == "--model" and value in RECIPES]
+    named = [value for flag, value in pairwise(words) if flag == "--model" and value in KINDS]
     files = [value for flag, value in pairwise(words) if flag == "--config"]
     if named or not files:
         return named[-1] if named else DEFAULT
@@ -181,7 +183,7 @@ def brief(model: str, title: str) -> str:
             default = "" if one.default is None else f" (default: {one.default})"
             shown[name] = (one.metadata["example"], one.metadata["help"] + default)
     (option,) = (one.metadata for one in fields(TrainConfig) if one.name == "model")
-    shown["model"] = (option["example"], f"{option['help']}: {', '.join(RECIPES)}")
+    shown["model"] = (option["example"], f"{option['help']}: {', '.join(KINDS)}")
     lines = [f"usage: {PROGRAM} train [options]", "", title, ""]
     for name, (example, text) in (shown | FILES).items():
         label = f"  {flag(name)} {example}"
@@ -196,9 +198,9 @@ def brief(model: str, title: str) -> str:
 def add_arguments(parser: ArgumentParser, model: str) -> None:
     """Add the options of all models; only those of ``model`` are in the help."""
     parser.add_argument("--config", action="config", help=FILES["config"][1])
-    titles = "; ".join(f"{name}: {recipe.title}" for name, recipe in RECIPES.items())
-    names = Literal[tuple(RECIPES)]  # type: ignore[valid-type]
-    text = f"model to train ({titles}); by default {DEFAULT}, and of small tables {SMALL_TABLES}"
+    titles = "; ".join(f"{name}: {title}" for name, title in TITLES.items())
+    names = Literal[tuple(KINDS)]  # type: ignore[valid-type]
+    text = f"model to train ({titles}); by default {DEFAULT}, or by the data: of small tables {SMALL_TABLES}"
     parser.add_argument("--model", type=Optional[names], help=text)  # noqa: UP045  # names is a variable
     shared, own = {one.name for one in fields(TrainConfig)}, options_of(model)
     groups = {
@@ -237,6 +239,9 @@ def run(model: str | None, out: str | None, resume: str | None, typed: Set[str],
         _check_unchanged({"model": model, **options}, out)
         return resume_run(resume, **{name: options[name] for name in CHANGEABLE})
     config = configuration(model, typed, given)
+    if isinstance(config, EstimatorOptions):
+        with first_alone() as takes_part:
+            return estimator_run.train(config, out) if takes_part else 0
     with first_alone() if recipe_of(config).tables else nullcontext(True) as takes_part:
         return train(config, None, out, inherited(typed, given))[1] if takes_part else 0
 

@@ -7,7 +7,7 @@ import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 # Ranges of options: each check raises ValueError, naming the option, for a value outside of it.
 
@@ -737,3 +737,55 @@ class MixtureOptions(TrainConfig):
         "cross-validation",
     )
     starts: int | None = by_data("number of k-means starts; the best one is used", count(1))
+
+
+# Models of pyro_fmvae.sklearn, which learn without phases and recipes.
+
+
+def _one_size(name: str, value: tuple[int, ...]) -> None:
+    sizes(name, value)
+    if len(value) > 1:
+        raise ValueError(f"{name}: expected one number, such as 3, got {value}")
+
+
+@dataclass(frozen=True)
+class EstimatorOptions(TrainConfig):
+    """Options that estimators share; ``used`` are those of all models that have an effect on them."""
+
+    used: ClassVar[tuple[str, ...]]
+
+    factors: tuple[int, ...] | None = option(
+        None,
+        "number of states or topics; default: states as many as are found, 10 topics",
+        _one_size,
+        SIZES,
+        example="3",
+    )
+
+
+@dataclass(frozen=True)
+class SequenceOptions(EstimatorOptions):
+    """Options of ``--model hidden-markov``."""
+
+    used = ("test", "kind", "columns", "header", "seed", "device")
+
+    time: str | None = option(
+        None, "column of a table that orders its rows, by name: numbers or dates", example="day"
+    )
+    series: str | None = option(
+        None, "column that says which sequence a row belongs to, by name", example="shop"
+    )
+    ignore: tuple[str, ...] | None = option(None, "columns that are left out: id,comment", parse=NAMES)
+
+
+@dataclass(frozen=True)
+class TopicOptions(EstimatorOptions):
+    """Options of ``--model topics``."""
+
+    used = ("test", "seed")
+
+
+SEQUENCES: Final = "hidden-markov"
+TOPICS: Final = "topics"
+ESTIMATORS: Final[Mapping[str, type[EstimatorOptions]]] = {SEQUENCES: SequenceOptions, TOPICS: TopicOptions}
+"""Options of each ``--model`` that is an estimator."""

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from pyro_fmvae.app.recipes.bsc import BSC
 from pyro_fmvae.app.recipes.fmvae import FMVAE
-from pyro_fmvae.app.recipes.options import TrainConfig, completed, refuse
+from pyro_fmvae.app.recipes.options import (
+    ESTIMATORS,
+    SEQUENCES,
+    TOPICS,
+    TrainConfig,
+    completed,
+    refuse,
+)
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.settings import checked
 from pyro_fmvae.app.recipes.slab_sparse_coding import LinearSparse, MaxSparse
@@ -22,12 +29,24 @@ from pyro_fmvae.data.loader import TableOptions
 from pyro_fmvae.data.own.files import READERS, read
 from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.own.on_disk import open_file
+from pyro_fmvae.data.own.pictures import files_below
 from pyro_fmvae.data.registry import GENERATED, LOADERS
 
 RECIPES: Final[dict[str, type[Recipe[Any]]]] = {
     recipe.name: recipe for recipe in (FMVAE, PlainVAE, VSC, BSC, MaxSparse, LinearSparse, Mixture)
 }
 """Recipe of each ``--model``."""
+KINDS: Final[Mapping[str, type[TrainConfig]]] = {
+    **{name: recipe.options for name, recipe in RECIPES.items()},
+    **ESTIMATORS,
+}
+"""Options of each ``--model``."""
+TITLES: Final = {
+    **{name: recipe.title for name, recipe in RECIPES.items()},
+    SEQUENCES: "states of a table's rows in time",
+    TOPICS: "topics of a folder of texts",
+}
+"""Each ``--model`` in words."""
 DEFAULT: Final = FMVAE.name
 """The model that is trained unless another one is asked for, or :func:`choose_model` takes another one."""
 SMALL_TABLES: Final = Mixture.name
@@ -44,17 +63,22 @@ _OF_NETWORKS = _OF_GRADIENTS | {"eager", "compile"}
 
 def recipe_of(config: TrainConfig) -> type[Recipe[Any]]:
     """The recipe of the model that a configuration is of."""
-    return RECIPES[config.model]
+    return recipe_named(config.model)
 
 
 def recipe_named(model: str) -> type[Recipe[Any]]:
     """The recipe of a model.
 
     Raises:
-        ValueError: there is no such model.
+        ValueError: there is no such model, or it is an estimator.
     """
+    if model in ESTIMATORS:
+        raise ValueError(
+            f"model: {model} is for the commands train, evaluate, encode and report; in Python take "
+            "pyro_fmvae.sklearn"
+        )
     if model not in RECIPES:
-        raise ValueError(f"model: expected one of {', '.join(RECIPES)}, got '{model}'")
+        raise ValueError(f"model: expected one of {', '.join(KINDS)}, got '{model}'")
     return RECIPES[model]
 
 
@@ -76,6 +100,10 @@ def choose_model(
         FileNotFoundError, ValueError: a malformed table.
     """
     path = data if isinstance(data, InMemory) else Path(data)
+    if {"time", "series"} & set(given):
+        return SEQUENCES
+    if data not in LOADERS and find_texts(path):
+        return TOPICS
     others = set(given) - set(options_of(SMALL_TABLES)) | set(given) & _OF_NETWORKS
     if isinstance(path, Path) and (
         data in LOADERS or path.suffix.lower() not in READERS or not path.exists()
@@ -93,6 +121,14 @@ def choose_model(
     return SMALL_TABLES if columns and small else DEFAULT
 
 
+def find_texts(path: Path | InMemory) -> list[str]:
+    """Sorted names of the texts in a folder and below it; none if there are other files, too."""
+    if isinstance(path, InMemory) or not path.is_dir():
+        return []
+    names = sorted(file.as_posix() for file in files_below(path))
+    return names if all(name.lower().endswith(".txt") for name in names) else []
+
+
 def configure(model: str = DEFAULT, data: str = "smiley", **given: Any) -> TrainConfig:
     """Options of a training, as its command line would have them.
 
@@ -104,7 +140,7 @@ def configure(model: str = DEFAULT, data: str = "smiley", **given: Any) -> Train
     Raises:
         ValueError: there is no such model or option, an option is one of another model, or out of range.
     """
-    kind = recipe_named(model).options
+    kind = KINDS[model] if model in ESTIMATORS else recipe_named(model).options
     own = options_of(model)
     for name, value in given.items():
         if name not in own:
@@ -156,17 +192,17 @@ def own_first(data: str, data_root: str | None) -> str:
 
 def options_of(model: str) -> dict[str, "Field[Any]"]:
     """The options of a model, by name, but for ``model`` itself."""
-    return {one.name: one for one in fields(RECIPES[model].options) if one.default is not MISSING}
+    return {one.name: one for one in fields(KINDS[model]) if one.default is not MISSING}
 
 
 def all_options() -> dict[str, "Field[Any]"]:
     """The options of all models, by name."""
-    return {name: option for model in RECIPES for name, option in options_of(model).items()}
+    return {name: option for model in KINDS for name, option in options_of(model).items()}
 
 
 def models_with(option: str) -> list[str]:
     """Names of the models that have an option."""
-    return [model for model in RECIPES if option in options_of(model)]
+    return [model for model in KINDS if option in options_of(model)]
 
 
 def resolved(config: TrainConfig, dataset: Dataset, given: Collection[str] | None = None) -> Recipe[Any]:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_fmvae.app.recipes.options import TrainConfig
+from pyro_fmvae.app.recipes.options import ESTIMATORS, TrainConfig
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.registry import read_config, recipe_of, resolved
 from pyro_fmvae.app.recipes.settings import HELD_OUT, is_own, splitting_of, table_options
@@ -54,6 +54,18 @@ def check_new(folder: str | Path) -> None:
         raise ValueError(f"out: {folder} exists already, and runs are never overwritten")
 
 
+def new_folder(folder: Path, numbered: bool) -> Path:
+    """Make the folder of a run: see :meth:`Run.write`."""
+    for number in count(1):
+        made = Path(f"{folder}-{number:03d}") if numbered else folder
+        with suppress(FileExistsError):
+            made.mkdir(parents=True)
+            break
+        if not numbered:
+            check_new(made)
+    return made
+
+
 def write_description(folder: Path, recipe: Recipe[Any], fingerprint: str, given: Sequence[str]) -> None:
     """Write ``config.json`` atomically; in it, paths below the user's home are relative to the folder.
 
@@ -86,7 +98,13 @@ def read_description(folder: Path) -> Description:
     Raises:
         ValueError: the folder is no run, or a file is damaged.
     """
-    recipe, fingerprint, given = described(read_values(folder), folder, folder / CONFIG)
+    values = read_values(folder)
+    if isinstance(values, dict) and values.get("model") in ESTIMATORS:
+        raise ValueError(
+            f"run: {folder} is of --model {values['model']}, for which there are the commands "
+            "train, evaluate, encode and report alone"
+        )
+    recipe, fingerprint, given = described(values, folder, folder / CONFIG)
     try:
         names = read_names(folder, recipe.num_values)
     except ValueError as error:
@@ -285,13 +303,7 @@ class Run:
         Raises:
             ValueError: the folder exists already.
         """
-        for number in count(1):
-            folder = Path(f"{self.folder}-{number:03d}") if numbered else self.folder
-            with suppress(FileExistsError):
-                folder.mkdir(parents=True)
-                break
-            if not numbered:
-                check_new(folder)
+        folder = new_folder(self.folder, numbered)
         run = replace(self, folder=folder)
         if data is not None:
             run = run.with_options(data=str(data.write(folder.resolve())))

@@ -21,7 +21,7 @@ def find_images(path: Path) -> list[str]:
     Raises:
         ValueError: there are none.
     """
-    names = [file.as_posix() for file in _files(path) if file.suffix.lower() in SUFFIXES]
+    names = [file.as_posix() for file in files_below(path) if file.suffix.lower() in SUFFIXES]
     if not names:
         raise ValueError(f"{path}: no images in this folder; they end in {', '.join(SUFFIXES)}")
     return sorted(names)
@@ -32,7 +32,7 @@ def other_files(path: Path) -> str:
 
     Tables and names that begin with a dot are not mentioned. Without other files, an empty text.
     """
-    endings = Counter(file.suffix.lower() or file.name for file in _files(path))
+    endings = Counter(file.suffix.lower() or file.name for file in files_below(path))
     others = {end: n for end, n in sorted(endings.items()) if end not in (*SUFFIXES, TABLE_SUFFIX)}
     if not others:
         return ""
@@ -40,7 +40,7 @@ def other_files(path: Path) -> str:
     return f"{total:,} {'files are' if total > 1 else 'file is'} left out ({listed})"
 
 
-def _files(path: Path) -> Iterator[Path]:
+def files_below(path: Path) -> Iterator[Path]:
     """Ordinary files in a folder and below it, relative to it; no hidden ones."""
     for file in path.rglob("*"):
         relative = file.relative_to(path)

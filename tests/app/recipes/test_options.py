@@ -79,7 +79,8 @@ def test_number_out_of_range(name, value):
 def test_unknown_model():
     with pytest.raises(
         ValueError,
-        match=r"^model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, mixture, got 'no'$",
+        match=r"^model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, mixture, "
+        r"hidden-markov, topics, got 'no'$",
     ):
         configure("no")
 
