@@ -11,20 +11,16 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.distributions import COLUMN_NORMAL_GAMMA, NORMAL_GAMMA, Columns, HiddenMarkov
+from pyro_fmvae.distributions import Columns, HiddenMarkov
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.restated import log_beta
-from pyro_fmvae.infer import AutoConjugate
 from pyro_fmvae.models.packed_numbers import PackedNumbers, PackedObservations
 from pyro_fmvae.models.table_posterior import TablePosterior
 from pyro_fmvae.models.table_sites import (
-    COUNTED,
     NUMBERS,
     WEIGHTS,
     TablePrior,
     TableSites,
-    child_of,
-    column_site,
     parameter_of,
 )
 
@@ -188,6 +184,7 @@ class ObservedChain(TablePosterior):
     """
 
     sites: ChainSites
+    program_names: Mapping[str, str] = {**TablePosterior.program_names, START: "start"}
 
     @torch.no_grad()
     def chain(self, sequences: SequenceRows) -> Chain:
@@ -270,19 +267,13 @@ class ObservedChain(TablePosterior):
             ValueError: a row misses some numbers, but not all, and covariances are full.
         """
         sites = self.sites
-        order = [*sites.numbers, *sites.counted, *(column for column, _ in sites.categories), *sites.trials]
+        rows, known = self.program_rows(x)
         ones = torch.ones(len(x), device=x.device)
         totals = [x[:, column] if column >= 0 else ones for column in sites.trials.values()]
         trials = torch.stack(totals, -1) if totals else x.new_zeros(len(x), 0)
-        known = ~x[:, order].isnan()
-        known[:, len(order) - len(totals) :] &= ~trials.isnan()
-        if sites.full and (known[:, : len(sites.numbers)] != known[:, :1]).any():
-            raise ValueError(
-                "X: expected all numbers of a row or none in a Pyro program of full covariances, got a part; "
-                "use covariance_type='diag'"
-            )
+        known[:, rows.shape[1] - len(totals) :] &= ~trials.isnan()
+        rows = torch.where(known, rows, 0.0)
         kind, there = torch.get_default_dtype(), _places(lengths)
-        rows = torch.where(known, x[:, order], 0.0).to(kind)
         weights = torch.ones(len(lengths)) if weights is None else weights.to(kind)
         weights = weights.clamp(min=torch.finfo(kind).tiny)  # which Pyro refuses to be 0
         trials = by_sequence(trials.nan_to_num(0.0).to(kind), there)
@@ -291,71 +282,27 @@ class ObservedChain(TablePosterior):
     def program(self) -> Callable[..., None]:
         """The model as a plain Pyro program of :meth:`program_arguments`, with the learnt prior."""
         sites, states = self.sites, self.components
-        kind = torch.get_default_dtype()
+        kind, numbers = torch.get_default_dtype(), self.prior_of_numbers()
         first, later = (part.clamp(min=IMPOSSIBLE).to(kind) for part in (sites.start, sites.transitions))
-        given = sites.numbers_prior() if self.learnt is None or not sites.numbers else None
-        if self.learnt is not None:
-            given = self.learnt.distribution(self.device)
-        numbers = [part.to(kind) for part in given.standard] if sites.numbers and given is not None else []
-
-        def emissions(there: Tensor, trials: Tensor) -> Iterator[Distribution]:
-            """Distributions of the columns in each state, with priors of their parameters."""
-            place = len(sites.numbers)
-            if place and sites.full:
-                loc, s, a, tril = numbers
-                df, rates = 2 * a + place - 1, 2 * tril @ tril.mT
-                precision = pyro.sample("precisions", dist.Wishart(df, precision_matrix=rates))
-                locs = pyro.sample("means", dist.MultivariateNormal(loc, precision_matrix=s * precision))
-                fn = dist.MultivariateNormal(locs, precision_matrix=precision)
-                yield fn.mask(there[..., :1])
-            elif place:
-                loc, s, a, rate = numbers
-                precision = pyro.sample("precisions", dist.Gamma(a, rate).to_event(1))
-                locs = pyro.sample("means", dist.Normal(loc, (s * precision).rsqrt()).to_event(1))
-                yield dist.Normal(locs, precision.rsqrt()).mask(there[..., None, :place]).to_event(1)
-            if sites.counted:
-                zeros = torch.zeros(len(sites.counted))
-                shape, rate = (torch.as_tensor(part).to(kind) + zeros for part in sites.prior.rates)
-                rates = pyro.sample("rates", dist.Gamma(shape, rate).to_event(1))
-                known = there[..., None, place : place + len(zeros)]
-                yield dist.Poisson(rates).mask(known).to_event(1)
-                place += len(zeros)
-            for column, size in sites.categories:
-                prior = dist.Dirichlet(torch.full((size,), sites.prior.d0))
-                probs = pyro.sample(column_site(column), prior)
-                yield dist.Categorical(probs).mask(there[..., place, None])
-                place += 1
-            if sites.trials:
-                prior = dist.Beta(torch.full((len(sites.trials),), sites.prior.d0), sites.prior.d0)
-                probs = pyro.sample(SHARES, prior.to_event(1))
-                yield dist.Binomial(trials.unsqueeze(-2), probs).mask(there[..., None, place:]).to_event(1)
 
         def model(x: Tensor, there: Tensor, lengths: Tensor, weights: Tensor, trials: Tensor) -> None:
             start = pyro.sample("start", dist.Dirichlet(first))
             with pyro.plate("states", states):
                 rows = pyro.sample(TRANSITIONS, dist.Dirichlet(later))
-                columns = Columns(*emissions(there, trials))
+                columns = Columns(*self.emissions(numbers, there, trials))
             with pyro.plate("sequences", len(x)), poutine.scale(scale=weights):
                 pyro.sample("x", HiddenMarkov(start, rows, columns, x.shape[1], lengths), obs=x)
 
         return model
 
-    def program_guide(self, model: Callable[..., None]) -> AutoConjugate:
-        """The posterior as an autoguide of :meth:`program`."""
-        names = {START: "start", parameter_of(NUMBERS): "means", parameter_of(COUNTED): "rates"}
-        state = {}
-        for name in self.natural_priors():
-            natural = self.natural(name).natural.clone()
-            if name == parameter_of(NUMBERS) and not self.sites.full:
-                m, s, a, rate = COLUMN_NORMAL_GAMMA.unpack(natural)
-                natural = NORMAL_GAMMA.natural(m.unsqueeze(-1), s, a, rate.unsqueeze(-1))
-            site = names.get(name, child_of(name))
-            state[f"posteriors.{site}.natural"] = natural
-        guide = AutoConjugate(model, structured=True)
-        two_steps = torch.zeros(2, len(self.sites.levels)), torch.tensor([2])
-        guide.setup(*self.program_arguments(*two_steps))
-        guide.load_state_dict(state, strict=False)
-        return guide
+    def emissions(self, numbers: Sequence[Tensor], there: Tensor, *trials: Tensor) -> Iterator[Distribution]:
+        """See :meth:`TablePosterior.emissions`; ``trials`` are numbers of trials [..., C]."""
+        yield from super().emissions(numbers, there)
+        if self.sites.trials:
+            prior = dist.Beta(torch.full((len(self.sites.trials),), self.prior.d0), self.prior.d0)
+            probs = pyro.sample(SHARES, prior.to_event(1))
+            known = there[..., None, -len(self.sites.trials) :]
+            yield dist.Binomial(trials[0].unsqueeze(-2), probs).mask(known).to_event(1)
 
     def start(self) -> Tensor:
         """E[π], float64 [K], 0 for states that are never the first."""

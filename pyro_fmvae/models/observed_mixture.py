@@ -1,18 +1,21 @@
 """A Bayesian mixture of the rows of a table: no networks, no latent vector, every update exact."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import torch
+from pyro import poutine
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
+from pyro_fmvae.distributions import Columns
 from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.distributions.marginal_component import expected_numbers
 from pyro_fmvae.infer.posteriors import param_statements
 from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
+from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS
 from pyro_fmvae.models.packed_numbers import PackedObservations
 from pyro_fmvae.models.shapes import check_codes
 from pyro_fmvae.models.table_posterior import TablePosterior
@@ -266,6 +269,40 @@ class ObservedMixture(TablePosterior):
         return self.draws(self.sample_codes(num_samples, codes)[:, -1])
 
     # ------------------------------------------------------------------ hooks of a run
+
+    def program_arguments(self, x: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Arguments of :meth:`program`, of rows [N, D].
+
+        Returns:
+            Rows [N, D], which entries are there [N, D] (:meth:`program_rows`), and weights [N].
+
+        Raises:
+            ValueError: a row misses some numbers, but not all, and covariances are full.
+        """
+        rows, known = self.program_rows(x)
+        given = torch.ones(len(rows)) if weights is None else weights.to(rows)
+        return rows, known, given.clamp(min=torch.finfo(rows.dtype).tiny)  # which Pyro refuses to be 0
+
+    def program(self) -> Callable[..., None]:
+        """The model without labels, in Pyro's own distributions, of :meth:`program_arguments`.
+
+        Raises:
+            ValueError: stick-breaking weights.
+        """
+        if self.prior.weights is not DIRICHLET_WEIGHTS:
+            raise ValueError(
+                "weights: expected a Dirichlet prior for a Pyro program, got stick-breaking ones"
+            )
+        numbers, concentration = self.prior_of_numbers(), torch.full((self.components,), self.prior.c0)
+
+        def model(x: Tensor, there: Tensor, weights: Tensor) -> None:
+            shares = pyro.sample(WEIGHTS, dist.Dirichlet(concentration))
+            with pyro.plate("components", self.components):
+                columns = Columns(*self.emissions(numbers, there))
+            with pyro.plate("rows", len(x)), poutine.scale(scale=weights):
+                pyro.sample("x", dist.MixtureSameFamily(dist.Categorical(shares), columns), obs=x)
+
+        return model
 
     def start_at(self, x: Tensor) -> None:
         """Initialise from data: nothing to do, its phase seeds the components."""

@@ -1,12 +1,15 @@
 """The posterior of the parameters of a mixture of table rows, as a module."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pyro
+import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical
+from torch.distributions import Categorical, Distribution
 
-from pyro_fmvae.distributions import GAMMA, NaturalDistribution
+from pyro_fmvae.distributions import COLUMN_NORMAL_GAMMA, GAMMA, NORMAL_GAMMA, NaturalDistribution
 from pyro_fmvae.distributions.category import codes_below, of_category
 from pyro_fmvae.distributions.exponential_family import natural_prior
 from pyro_fmvae.distributions.marginal_component import marginal_log_predictive
@@ -20,6 +23,7 @@ from pyro_fmvae.models.table_sites import (
     WEIGHTS,
     TablePrior,
     TableSites,
+    child_of,
     column_site,
     label_site,
     parameter_of,
@@ -38,6 +42,13 @@ class TablePosterior(nn.Module):
         posteriors: posterior of each site of parameters, random at first.
         learnt: the prior of the numbers, if it is learnt.
     """
+
+    program_names: Mapping[str, str] = {
+        WEIGHTS: WEIGHTS,
+        parameter_of(NUMBERS): "means",
+        parameter_of(COUNTED): "rates",
+    }
+    """Names of sites in the plain Pyro program; others have that of their child."""
 
     def __init__(self, sites: TableSites, learn_prior: bool = False) -> None:
         super().__init__()
@@ -209,3 +220,75 @@ class TablePosterior(nn.Module):
                 self.probs(label_site(label)).log(), codes_below(codes[:, label], size)
             )
         return logits
+
+    # ------------------------------------------------------------------ the program
+
+    def program_rows(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows [N, D] as a plain Pyro program takes them.
+
+        Returns:
+            Columns of numbers, counts, categories and successes in this order, 0 where missing, [N, D]; and
+            which of them are there, bool [N, D].
+
+        Raises:
+            ValueError: a row misses some numbers, but not all, and covariances are full.
+        """
+        sites = self.sites
+        of_trials = getattr(sites, "trials", ())
+        order = [*sites.numbers, *sites.counted, *(column for column, _ in sites.categories), *of_trials]
+        known = ~x[:, order].isnan()
+        if sites.full and (known[:, : len(sites.numbers)] != known[:, :1]).any():
+            raise ValueError(
+                "X: expected all numbers of a row or none in a Pyro program of full covariances, got a part; "
+                "use covariance_type='diag'"
+            )
+        return torch.where(known, x[:, order], 0.0).to(torch.get_default_dtype()), known
+
+    def prior_of_numbers(self) -> list[Tensor]:
+        """Standard parameters of the prior of a component's numbers in the default dtype, if it has any."""
+        if not self.sites.numbers:
+            return []
+        given = self.sites.numbers_prior() if self.learnt is None else self.learnt.distribution(self.device)
+        return [part.to(torch.get_default_dtype()) for part in given.standard]
+
+    def emissions(self, numbers: Sequence[Tensor], there: Tensor) -> Iterator[Distribution]:
+        """Distributions of the columns in each component, with sample statements of their parameters.
+
+        Args:
+            numbers: :meth:`prior_of_numbers`.
+            there: which columns are there, as of :meth:`program_rows`, bool [..., D].
+        """
+        sites, place = self.sites, len(self.sites.numbers)
+        if place and sites.full:
+            loc, s, a, tril = numbers
+            df, rates = 2 * a + place - 1, 2 * tril @ tril.mT
+            precision = pyro.sample("precisions", dist.Wishart(df, precision_matrix=rates))
+            locs = pyro.sample("means", dist.MultivariateNormal(loc, precision_matrix=s * precision))
+            yield dist.MultivariateNormal(locs, precision_matrix=precision).mask(there[..., :1])
+        elif place:
+            loc, s, a, rate = numbers
+            precision = pyro.sample("precisions", dist.Gamma(a, rate).to_event(1))
+            locs = pyro.sample("means", dist.Normal(loc, (s * precision).rsqrt()).to_event(1))
+            yield dist.Normal(locs, precision.rsqrt()).mask(there[..., None, :place]).to_event(1)
+        if sites.counted:
+            zeros = torch.zeros(len(sites.counted))
+            shape, rate = (torch.as_tensor(part).to(zeros) + zeros for part in sites.prior.rates)
+            rates = pyro.sample("rates", dist.Gamma(shape, rate).to_event(1))
+            known = there[..., None, place : place + len(zeros)]
+            yield dist.Poisson(rates).mask(known).to_event(1)
+            place += len(zeros)
+        for column, size in sites.categories:
+            probs = pyro.sample(column_site(column), dist.Dirichlet(torch.full((size,), sites.prior.d0)))
+            yield dist.Categorical(probs).mask(there[..., place, None])
+            place += 1
+
+    def program_state(self) -> dict[str, Tensor]:
+        """The posterior as a state of ``AutoConjugate(program, structured=True)``."""
+        state = {}
+        for name in self.natural_priors():
+            natural = self.natural(name).natural.clone()
+            if name == parameter_of(NUMBERS) and not self.sites.full:
+                m, s, a, rate = COLUMN_NORMAL_GAMMA.unpack(natural)
+                natural = NORMAL_GAMMA.natural(m.unsqueeze(-1), s, a, rate.unsqueeze(-1))
+            state[f"posteriors.{self.program_names.get(name, child_of(name))}.natural"] = natural
+        return state

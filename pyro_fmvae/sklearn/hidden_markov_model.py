@@ -34,7 +34,7 @@ from pyro_fmvae.models.observed_chain import (
 from pyro_fmvae.models.table_sites import LEFT_OUT, column_site, parameter_of
 from pyro_fmvae.sklearn.sequences import GivenSequences, weights_of_sequences
 from pyro_fmvae.sklearn.standardisation import Standardisation
-from pyro_fmvae.sklearn.table_estimator import TableEstimator
+from pyro_fmvae.sklearn.table_estimator import TableEstimator, tails_of
 
 MOST: Final = 50
 """States at most, if their number is chosen."""
@@ -377,22 +377,42 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             states = np.array(path[1:])
             return self._drawn(torch.as_tensor(states)), states
 
-    def credible_interval(self, probability: float = 0.95) -> ChainInterval:
+    def credible_interval(
+        self, probability: float = 0.95, X: Any = None, lengths: Any = None, n_draws: int | None = None
+    ) -> ChainInterval:
         """Equal-tailed intervals of all parameters, each by its own marginal posterior.
 
         The posterior is variational: it does not account for what is unknown of all states together, so
-        intervals of states that overlap are too narrow.
+        intervals of states that overlap are too narrow. With ``n_draws`` they are exact, but for the noise of
+        so many draws; weights do not count there, and states that trade places in the chain have wide
+        intervals.
 
         Args:
             probability: of each interval, in (0, 1).
+            X, lengths: the training sequences, for draws.
+            n_draws: draws by Gibbs sampling, from the fit on, whose quantiles are the ends; None for the
+                variational posterior.
 
         Raises:
-            ValueError: a probability out of range.
+            ValueError: a probability out of range; draws without sequences, or with full covariances and rows
+                that miss some of their numbers.
         """
         check_is_fitted(self)
-        check_scalar(probability, "probability", Real, min_val=0, max_val=1, include_boundaries="neither")
-        tails, model = np.array([1 - probability, 1 + probability]) / 2, self._chain
+        tails, model = tails_of(probability), self._chain
         categories = {column: column_site(column) for column, _ in model.sites.categories}
+        if n_draws is not None:
+            draws = self._draws(self.model_, self.guide_, self.model_arguments(X, lengths), n_draws)
+            probs = {column: draws[site] for column, site in categories.items()}
+            for number, column in enumerate(model.sites.trials):
+                share = draws[SHARES][..., number]
+                probs[column] = np.stack([1 - share, share], -1)
+            none = np.empty((n_draws, self.n_components_, 0))
+            start, transitions, means, rates = (
+                np.quantile(draws.get(name, none), tails, axis=0)
+                for name in ("start", TRANSITIONS, "means", "rates")
+            )
+            ends = {column: np.quantile(part, tails, axis=0) for column, part in probs.items()}
+            return ChainInterval(start, transitions, means, rates, ends)
         found = {
             column: _dirichlet_ends(model.natural(parameter_of(site)).natural, tails)
             for column, site in categories.items()
@@ -417,7 +437,8 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
     @property
     def guide_(self) -> AutoConjugate:
         """A new autoguide of :attr:`model_` with the posterior that was found."""
-        return self._chain.program_guide(self.model_)
+        two_steps = torch.zeros(2, self.n_features_in_), torch.tensor([2])
+        return self._guide(self.model_, self._chain, self._chain.program_arguments(*two_steps))
 
     def model_arguments(
         self, X: Any, lengths: Any = None, sample_weight: Any = None

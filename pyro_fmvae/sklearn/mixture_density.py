@@ -15,11 +15,13 @@ from torch import Tensor
 
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
+from pyro_fmvae.infer import AutoConjugate
 from pyro_fmvae.learn.mixture_search import Naturals, Rows, sufficient_statistics, updated
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING, MixingWeights
 from pyro_fmvae.models.table_sites import NUMBERS, WEIGHTS, parameter_of
-from pyro_fmvae.sklearn.table_estimator import TableEstimator
+from pyro_fmvae.sklearn.standardisation import CPU
+from pyro_fmvae.sklearn.table_estimator import TableEstimator, tails_of
 
 # Parameters of a mixture as a scikit-learn estimator.
 
@@ -215,24 +217,39 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         shared: np.ndarray = np.where(first == second, 1.0, (probs[first] * probs[second]).sum(1))
         return shared
 
-    def credible_interval(self, probability: float = 0.95) -> CredibleInterval:
+    def credible_interval(
+        self, probability: float = 0.95, X: ArrayLike | None = None, n_draws: int | None = None
+    ) -> CredibleInterval:
         """Equal-tailed intervals of the weights and means, each by its own marginal posterior.
 
         A weight has a Beta distribution, an entry of a mean a Student-t distribution (Murphy, 2007, Conjugate
         Bayesian analysis of the Gaussian distribution, Section 8), and a rate a Gamma distribution. Of
         stick-breaking weights, the ends are quantiles of 10,000 draws. The posterior is variational: it does
         not account for what is unknown of the assignments together, so intervals of components that overlap
-        are too narrow.
+        are too narrow. With ``n_draws`` they are exact, but for the noise of so many draws; row weights do
+        not count there, and components that trade places in the chain have wide intervals.
 
         Args:
             probability: of each interval, in (0, 1).
+            X: the training rows [n, D], for draws.
+            n_draws: draws by Gibbs sampling, from the fit on, whose quantiles are the ends; None for the
+                variational posterior.
 
         Raises:
-            ValueError: a probability out of range.
+            ValueError: a probability out of range; draws without rows, with stick-breaking weights, or with
+                full covariances and rows that miss some of their numbers.
         """
         check_is_fitted(self)
-        check_scalar(probability, "probability", Real, min_val=0, max_val=1, include_boundaries="neither")
-        tails = np.array([1 - probability, 1 + probability]) / 2
+        tails = tails_of(probability)
+        if n_draws is not None:
+            ends = {
+                name: np.quantile(values, tails, axis=0)
+                for name, values in self._draws(
+                    self.model_, self.guide_, self.model_arguments(X), n_draws
+                ).items()
+            }
+            none = np.empty((2, self.n_components_, 0))
+            return CredibleInterval(ends[WEIGHTS], ends.get("means", none), ends.get("rates", none))
         means, rates = self._ends(self._mixture, tails)
         return CredibleInterval(self._weight_interval(tails), means, rates)
 
@@ -258,6 +275,38 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
     def _density(self, rows: np.ndarray) -> np.ndarray:
         """:meth:`score_samples` of rows that were checked, or drawn."""
         return self._by_part(rows, lambda model, x: model.log_predictive(x)) - self._columns.log_scales(rows)
+
+    # ------------------------------------------------------------------ the program
+
+    @property
+    def model_(self) -> Callable[..., None]:
+        """The model as a plain Pyro program of :meth:`model_arguments`, for ``TraceConjugate_ELBO``."""
+        check_is_fitted(self)
+        return self._mixture.program()
+
+    @property
+    def guide_(self) -> AutoConjugate:
+        """A new autoguide of :attr:`model_` with the posterior that was found."""
+        row = self._mixture.program_arguments(torch.zeros(1, self.n_features_in_))
+        return self._guide(self.model_, self._mixture, row)
+
+    def model_arguments(
+        self, X: ArrayLike | None, sample_weight: ArrayLike | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Arguments of :attr:`model_`: standardised columns, which entries are there, and weights.
+
+        Args:
+            X, sample_weight: as for :meth:`fit`.
+
+        Raises:
+            ValueError: no rows; or a row misses some numbers, but not all, and covariances are full.
+        """
+        check_is_fitted(self)
+        if X is None:
+            raise ValueError("X: expected the training rows")
+        rows = self._checked(X, reset=False)
+        weights = None if sample_weight is None else torch.as_tensor(np.asarray(sample_weight))
+        return self._mixture.program_arguments(self._columns.standardised(rows, CPU), weights)
 
     # ------------------------------------------------------------------ the model
 

@@ -1,15 +1,22 @@
 """The common base of estimators of tables with several kinds of columns."""
 
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pyro.infer.autoguide import init_to_value
 from scipy.stats import gamma, t  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from pyro_fmvae.capture import ConjugateGibbs
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
+from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.infer import AutoConjugate
 from pyro_fmvae.models.table_posterior import TablePosterior
 from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, column_site, parameter_of
 from pyro_fmvae.sklearn.standardisation import Standardisation
@@ -31,6 +38,7 @@ class TableEstimator(BaseEstimator):
     rates_: np.ndarray
     covariances_: np.ndarray
     probabilities_: dict[int, np.ndarray]
+    random_state: Any
     _columns: Standardisation
     _prior: NormalWishart | ColumnNormalGamma | None
 
@@ -110,3 +118,35 @@ class TableEstimator(BaseEstimator):
             a, rate = (part.numpy() for part in natural(parameter_of(COUNTED)).standard)
             rates = gamma.ppf(tails[:, None, None], a, scale=1 / rate)
         return means, rates
+
+    def _guide(self, model: Callable[..., None], fitted: TablePosterior, one: Sequence[Any]) -> AutoConjugate:
+        """An autoguide of the program with the posterior that was found, set up by arguments of any data."""
+        guide = AutoConjugate(model, structured=True)
+        guide.setup(*one)
+        guide.load_state_dict(fitted.program_state(), strict=False)
+        return guide
+
+    def _draws(
+        self, model: Callable[..., None], guide: AutoConjugate, arguments: Sequence[Any], n_draws: int
+    ) -> dict[str, np.ndarray]:
+        """Draws of the program's parameters by Gibbs sampling from the fit on, by name, [n_draws, ...]."""
+        check_scalar(n_draws, "n_draws", Integral, min_val=1)
+        with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
+            first = {name: value.detach() for name, value in guide(*arguments).items()}
+            kernel = ConjugateGibbs(model, init_strategy=init_to_value(values=first))
+            draws = kernel.draw(*arguments, num_samples=n_draws, warmup_steps=n_draws // 10, num_chains=1)
+        found = {name: values[0].double().numpy() for name, values in draws.items()}
+        if "means" in found:
+            numbers = self._columns.numbers
+            found["means"] = found["means"] * self._columns.scale[numbers] + self._columns.centre[numbers]
+        return found
+
+
+def tails_of(probability: float) -> np.ndarray:
+    """The probabilities below the ends of an equal-tailed interval, [2].
+
+    Raises:
+        ValueError: a probability out of range.
+    """
+    check_scalar(probability, "probability", Real, min_val=0, max_val=1, include_boundaries="neither")
+    return np.array([1 - probability, 1 + probability]) / 2

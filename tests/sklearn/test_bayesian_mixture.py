@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from pyro_fmvae import TraceConjugate_ELBO
 from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, WEIGHTS, parameter_of
 from pyro_fmvae.sklearn import BayesianMixture, OutlierDetector, bayesian_mixture
 
@@ -529,3 +530,51 @@ def test_clusters_follow_more_rows():
         mixture.partial_fit(part)
         assert mixture.cluster_labels_.shape == (100,)
     assert len(set(mixture.predict(x))) == 3
+
+
+@pytest.mark.parametrize("kind", ["full", "diag"])
+def test_bound_is_that_of_the_program(data, kind):
+    x = np.column_stack([data[0], np.random.default_rng(0).poisson(1 + data[1]), data[1]]).astype(float)
+    x[::7, :3] = np.nan
+    mixture = BayesianMixture(
+        3, covariance_type=kind, count_features=[3], categorical_features=[4], tol=1e-9, random_state=0
+    ).fit(x)
+    arguments, elbo = mixture.model_arguments(x), TraceConjugate_ELBO()
+    scales = mixture._columns.log_scales(x).sum()
+    assert -elbo.loss(mixture.model_, mixture.guide_, *arguments) - scales == pytest.approx(
+        mixture.lower_bound_, abs=1e-3
+    )
+    weights = mixture.guide_.posterior("weights")().mean.detach()
+    np.testing.assert_allclose(weights, mixture.weights_, rtol=1e-6)
+    x[0, :3] = [np.nan, 1.0, 1.0]
+    if kind == "full":
+        with pytest.raises(ValueError, match="X: expected all numbers of a row or none"):
+            mixture.model_arguments(x)
+
+
+def test_a_program_has_no_stick_breaking_weights(data):
+    mixture = BayesianMixture(3, weight_concentration_prior_type="dirichlet_process", random_state=0)
+    with pytest.raises(ValueError, match="weights: expected a Dirichlet prior for a Pyro program"):
+        mixture.fit(data[0]).credible_interval(X=data[0], n_draws=10)
+
+
+def test_intervals_of_draws_are_those_of_a_gibbs_sampler_by_hand():
+    """Two Poisson components that overlap: the variational intervals are too narrow."""
+    rng = np.random.default_rng(0)
+    x = rng.poisson(np.where(rng.random(60) < 0.5, 2.0, 6.0)).astype(float)
+    mixture = BayesianMixture(2, count_features=[0], random_state=0).fit(x[:, None])
+    weights, _, rates = mixture.credible_interval(0.8, x[:, None], n_draws=2000)
+    shape, rate = mixture._rates
+    share, means, draws = mixture.weights_, mixture.rates_[:, 0], []
+    for _ in range(20_000):
+        logs = np.log(share) + x[:, None] * np.log(means) - means
+        second = rng.random(len(x)) < 1 / (1 + np.exp(logs[:, 0] - logs[:, 1]))
+        z = np.column_stack([~second, second])
+        share = rng.dirichlet(mixture._mixture.prior.c0 + z.sum(0))
+        means = rng.gamma(shape + x @ z) / (float(rate[0]) + z.sum(0))
+        draws.append([*share, *means])
+    low, high = np.quantile(draws, [0.1, 0.9], axis=0)
+    for ends, exact in ((weights, (low[:2], high[:2])), (rates[..., 0], (low[2:], high[2:]))):
+        assert np.abs(ends - exact).max() < 0.15 * (exact[1] - exact[0]).max()
+    narrow = mixture.credible_interval(0.8).rates[..., 0]
+    assert ((narrow[1] - narrow[0]) < 0.9 * (high - low)[2:]).all()

@@ -229,6 +229,12 @@ def test_states_are_found_in_their_own_units(table):
     np.testing.assert_allclose(model.probabilities_[5][order, 1], [0.2, 0.5, 0.8], atol=0.1)
     low, high = model.credible_interval(0.99).probabilities[5]
     assert (low < model.probabilities_[5]).all() and (model.probabilities_[5] < high).all()
+    given, drawn = model.credible_interval(0.5), model.credible_interval(0.5, x, LENGTHS, n_draws=150)
+    for one, other in zip((*given[:4], given[4][5]), (*drawn[:4], drawn[4][5]), strict=True):
+        sizes = (one[1] - one[0]).clip(
+            1e-2
+        )  # the states hardly overlap, so that both are the same but for noise
+        assert one.shape == other.shape and np.abs((one - other) / sizes).max() < 0.6
     moved = x.copy()
     moved[:, 0] = 1e6 + 1e3 * moved[:, 0]
     other = clone(model).fit(moved, lengths=LENGTHS)
