@@ -87,6 +87,10 @@ RUNS = {
         ["--sequences=3", "--steps=2", "--shared=0.8", "--picture=pictures/sensors.png"],
         ["independent noises: ELBO", "full covariance: ELBO", "error in gaps, true numbers: "],
     ),
+    "benchmarks/others/sequences.py": (
+        ["--seeds=1"],
+        ['"HiddenMarkovModel", "log-likelihood": -3.188', '"hmmlearn"' if find_spec("hmmlearn") else "{"],
+    ),
     "benchmarks/others/topics.py": (["--seeds=1", "--topics=5"], ['"method": "TopicModel", "perplexity"']),
     "benchmarks/topics.py": (
         ["--documents=200", "--topics=4", "--passes=1", "--steps=2"],
