@@ -7,12 +7,11 @@ Only the blocks of the changed factors are replaced. A :class:`Placement` comput
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from pyro_fmvae.distributions import NormalGamma
 from pyro_fmvae.models import FactorialMixtureVAE, ObservedMixture
 from pyro_fmvae.models.shapes import check_codes, check_integers
 
@@ -60,8 +59,7 @@ def component_normals(model: FactorialMixtureVAE, factor: int) -> Normals:
     for group in model.factor_groups():
         if factor in group.factors:
             place = group.factors.index(factor)
-            posterior = group.loc_precision()
-            assert isinstance(posterior, NormalGamma)
+            posterior: Any = group.loc_precision()
             variance = posterior.rate / posterior.concentration.unsqueeze(-1)
             return Normals(posterior.loc[place], variance[place])
     raise ValueError(f"factor: expected one of 0..{len(model.num_components) - 1}, got {factor}")
