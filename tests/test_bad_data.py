@@ -56,7 +56,7 @@ def folder(tmp_path_factory):
         (("--data", "one_of_two", "--labels", "1"), "--label-names eyes leaves it out"),
         (
             ("--data", "rare", "--labels", "1"),
-            "have the same; others were kept apart, which --valid 0 --test 0 prevent",
+            "have the same; validation and test points have others: --valid 0 --test 0 trains on these, too",
         ),
         (("--data", "unlabelled", "--labels", "1"), "none has a known 'kind'"),
         (("--data", "absent", "--labels", "1"), "no image 'elsewhere.png' in the folder"),

@@ -168,7 +168,7 @@ def refuse_results(tensor: Tensor) -> None:
     if tensor.requires_grad and not tensor.is_leaf:
         raise CaptureError(
             f"the step cannot be captured: a tensor of shape {list(tensor.shape)} was computed from "
-            "parameters before the step, and kept. Compute it in the model or guide, or pass eager=True"
+            "parameters before the step. Compute it in the model or guide, or pass eager=True"
         )
 
 

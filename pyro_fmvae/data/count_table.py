@@ -74,9 +74,11 @@ class CountTable:
         batch, name = None, options.batch_column
         if name is not None:
             if name not in column_names:
-                raise ValueError(f"batch_column: expected a column of {source}, there is no {name!r}")
+                raise ValueError(f"batch_column: expected a column of {source}, but there is no {name!r}")
             if shape[1] == 1:
-                raise ValueError(f"batch_column: expected columns of counts beside {name!r}, there are none")
+                raise ValueError(
+                    f"batch_column: expected columns of counts beside {name!r}, but there are none"
+                )
             batch = list(column_names).index(name)
         for column, words in enumerate(levels):
             if words and column != batch:
@@ -178,5 +180,5 @@ def _check_counts(counts: np.ndarray, rows: np.ndarray, names: Sequence[str], so
     empty = ~counts.any(axis=1)
     if empty.any():
         raise ValueError(
-            f"{source}: expected a count in every row, row {rows[empty.argmax()]} has none; leave it out"
+            f"{source}: expected a count in every row, but row {rows[empty.argmax()]} has none; leave it out"
         )

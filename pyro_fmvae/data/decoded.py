@@ -40,7 +40,9 @@ def first_writable(folders: Sequence[Path]) -> Path:
             continue
         if os.access(folder, os.W_OK):
             return folder
-    raise OSError(f"decoded data can be kept nowhere: no writing in {', '.join(map(str, folders))}")
+    raise OSError(
+        f"expected a folder for decoded data that can be written to, but none of these can be: {', '.join(map(str, folders))}"
+    )
 
 
 def write_npy(target: Path, shape: tuple[int, ...], dtype: np.dtype, parts: Iterable[np.ndarray]) -> None:

@@ -51,7 +51,7 @@ def _check_label(dataset: Dataset, name: str, label_names: Sequence[str]) -> Non
         others = [other for other in columns if len(_known(dataset.train, columns[other]).unique()) > 1]
         hint = f"; --label-names {','.join(others)} leaves it out" if others else ""
         if (found != known[0]).any():
-            hint = "; others were kept apart, which --valid 0 --test 0 prevent"
+            hint = "; validation and test points have others: --valid 0 --test 0 trains on these, too"
         raise ValueError(
             f"labels: expected at least two values of '{name}' in training, "
             f"all {len(known):,} known points have the same{hint}"

@@ -128,7 +128,7 @@ class Preprocessing:
         empty[unread], training[:, unread] = False, 0.0  # constant, so they stay as they are
         if missing and empty.any():
             column = column_in_words(int(empty.argmax()), column_names)
-            raise ValueError(f"{source}: expected training numbers in each column, {column} has none")
+            raise ValueError(f"{source}: expected training numbers in each column, but {column} has none")
         low, high = np.nanmin(training, axis=0), np.nanmax(training, axis=0)
         categories = [column for column, names in enumerate(levels) if names]
         powers = None

@@ -110,7 +110,7 @@ def split_rows(
         held_out = np.cumsum([_count(how.valid, n), _count(how.test_share, n)])
         valid, test, train = np.split(order, held_out)
     if not len(train) or (how.fold is not None and not len(test)):
-        raise ValueError(f"valid, test, fold: too few rows to split so, there are {n}")
+        raise ValueError(f"valid, test, fold: too few rows to split so; there are {n}")
     return train, valid, test
 
 

@@ -269,7 +269,7 @@ def _assignment(name: str, sites: dict[str, Site]) -> Site:
     if parents[name] or any(own in dims for dims in parents.values()):
         raise ValueError(
             f"assignment: '{name}' belongs to a chain or tree of discrete sites, so clusters of points "
-            "don't tell its values; start from several random seeds instead, and keep the best bound"
+            "don't tell its values; start from several random seeds instead, and take the best bound"
         )
     return discrete[name]
 

@@ -194,7 +194,7 @@ class FreeEM(VariationalEM):
     def enter(self) -> None:
         """Adam over the decoder, and q_i of about N(0, I)."""
         if self.learning.augmentation is not None:
-            raise ValueError("augmentation: expected none where data points keep posteriors of their own")
+            raise ValueError("augmentation: expected 0 if data points have posteriors of their own")
         model = self.model
         self.svi = self._adam(model.decoder)
         self.posteriors = GaussianTable(model.num_data, model.latent_dim).to(next(model.decoder.parameters()))

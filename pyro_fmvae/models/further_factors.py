@@ -35,7 +35,7 @@ def take_over(model: FactorialMixtureVAE, other: FactorialMixtureVAE, places: Se
     state, theirs = model.state_dict(), other.state_dict()
     for name in filter(lambda name: name.startswith(("encoder.", "decoder.")), state):
         if name not in theirs:
-            raise ValueError(f"other: expected the networks of the model, it lacks {name}")
+            raise ValueError(f"other: expected the networks of the model, but it lacks {name}")
         decoding = name.startswith("decoder.")
         fresh = torch.zeros_like if decoding else torch.clone
         beside = getattr(model.decoder, "batches", 0) if decoding else 0

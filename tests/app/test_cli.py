@@ -559,7 +559,7 @@ TRAIN = [  # options, and a part of the message
     ("--distortion 1 --data sheet.csv", "distortion: expected images, the data are of shape (3,)"),
     ("--augmentation 1 --data sheet.csv", "augmentation: expected images"),
     ("--views 0", "views: expected a number in 1..64, got 0"),
-    ("--views 2", "views: expected a --view-strength or a --distortion that tells them apart"),
+    ("--views 2", "views: expected a --view-strength or --distortion above 0, by which they differ"),
     ("--view-strength 2 --views 2", "view_strength: expected a share in [0, 1], got 2"),
     ("--views 2 --distortion 1 --per-view x", "expected numbers separated by commas, such as 1,2, got 'x'"),
     ("--views 2 --distortion 1 --per-view 7", "per_view: expected factors without labels"),

@@ -78,7 +78,7 @@ def test_counts_that_float32_does_not_hold():
 
 def test_a_row_of_zeros():
     raw = RAW * [0, 1, 1]
-    with pytest.raises(ValueError, match=r"cells: expected a count in every row, row 0 has none"):
+    with pytest.raises(ValueError, match=r"cells: expected a count in every row, but row 0 has none"):
         fit()(raw, "cells", NAMES)
 
 
@@ -91,7 +91,7 @@ def test_an_unknown_batch():
 
 
 def test_columns_that_are_not_there():
-    with pytest.raises(ValueError, match=r"batch_column: expected a column of cells, there is no 'site'"):
+    with pytest.raises(ValueError, match=r"batch_column: expected a column of cells, but there is no 'site'"):
         fit(options=replace(DONOR, batch_column="site"))
     with pytest.raises(ValueError, match=r"cells: expected counts in column 'NKG7', got 'low'"):
         fit(levels=((), ("a",), ("low", "high")))

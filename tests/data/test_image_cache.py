@@ -293,7 +293,9 @@ def test_the_first_folder_that_can_be_written_is_taken(folder, cache, tmp_path, 
     load_images(folder, NAMES, (6, 6, 3), [below_a_file, read_only, cache, tmp_path / "other"])
     assert len(list(cache.iterdir())) == 1
     assert list(read_only.iterdir()) == [] and not (tmp_path / "other").exists()
-    with pytest.raises(OSError, match=r"decoded data can be kept nowhere: no writing in .*read_only$"):
+    with pytest.raises(
+        OSError, match=r"expected a folder for decoded data that can be written to, .*read_only$"
+    ):
         load_images(folder, NAMES, (6, 6, 3), [read_only])
 
 

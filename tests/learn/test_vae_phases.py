@@ -294,7 +294,7 @@ def test_free_posteriors_are_of_all_data_points():
 
 
 def test_free_posteriors_are_not_augmented():
-    with pytest.raises(ValueError, match=r"^augmentation: expected none where data points keep posteriors"):
+    with pytest.raises(ValueError, match=r"^augmentation: expected 0 if data points have posteriors"):
         entered(FreeEM, small_model((1, 1)).pretraining(), augmentation=Moved())
 
 

@@ -104,7 +104,7 @@ def _information(request: Request) -> Figure:
     dataset = request.run.load_data(request.data_root)
     rows = dataset.split(dataset.tested)
     if rows.labels is None:
-        raise ValueError(f"figure: information needs data with labels, '{dataset.name}' has none")
+        raise ValueError(f"figure: information needs data with labels, but '{dataset.name}' has none")
     encoded = encode_split(request.model, rows, device=next(request.model.parameters()).device)
     found = mutual_information(encoded.codes, encoded.labels).normalized
     varying = ~np.isnan(found[0])

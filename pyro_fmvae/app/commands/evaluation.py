@@ -93,7 +93,7 @@ def evaluate(
     left_out = dict[str, dict[str, int]]()
     opened = open_factorial(run, "--probes") if probes else Run.open(Path(run))
     if probes and opened.recipe.tables:
-        raise ValueError(f"run: --probes needs latents, {run} is a {opened.recipe.name}, which has none")
+        raise ValueError(f"run: --probes needs latents, but this run's model ({opened.recipe.name}) has none")
     place = resolve_device(device)
     model = opened.load_model(place)
     rows, label_names = rows_of(opened, data, data_root, split, left_out=left_out)
@@ -104,7 +104,7 @@ def evaluate(
     batches = in_order(rows, place)
     if num_samples and not model.bounded:
         raise ValueError(
-            "num_samples: expected a model with a bound, an auto-encoder (--posterior point) has none"
+            "num_samples: expected a model with a bound, but an auto-encoder (--posterior point) has none"
         )
     if free_steps and opened.recipe.no_gap:
         raise ValueError(f"free_steps: {opened.recipe.no_gap}")

@@ -45,7 +45,7 @@ def open_factorial(folder: str, purpose: str) -> Run:
     """
     run = Run.open(Path(folder))
     if not run.factorial:
-        raise ValueError(f"run: {purpose} needs factors, {run.folder} is a {run.recipe.name}, which has none")
+        raise ValueError(f"run: {purpose} needs factors, but this run's model ({run.recipe.name}) has none")
     return run
 
 

@@ -75,7 +75,7 @@ def read(explored: Exploration, point: Split) -> Reading:
     """
     run, model = explored.run, explored.trained.model
     if not run.factorial:
-        raise ValueError(f"run: a code needs factors, {run.folder} is a {run.recipe.name}, which has none")
+        raise ValueError(f"run: a code needs factors, but this run's model ({run.recipe.name}) has none")
     with naming_far_rows(model, point, explored.trained.device, argument="point"):
         gammas = model.responsibilities(whole(point, explored.trained.device)[0])
     likeliest = []

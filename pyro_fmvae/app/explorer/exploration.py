@@ -115,11 +115,11 @@ class Exploration:
         self.trained.run = rename_all(self.run, factor, own, names)
 
     def check_folder(self) -> None:
-        """Raise ValueError if nothing can be kept with the run: its folder is no more, or it is one file."""
+        """Raise ValueError if nothing can be saved with the run: it is no folder, or no longer exists."""
         if self.run.folder.is_file():
-            raise ValueError(f"run: {self.run.folder} is one file, so nothing can be kept in it")
+            raise ValueError(f"run: {self.run.folder} is a single file, in which nothing can be saved")
         if not self.run.folder.is_dir():
-            raise ValueError(f"run: {self.run.folder} is no longer there, so nothing can be kept in it")
+            raise ValueError(f"run: {self.run.folder} no longer exists, so nothing can be saved in it")
 
     # ------------------------------------------------------------------ how points look
 

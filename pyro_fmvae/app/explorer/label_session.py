@@ -188,7 +188,7 @@ class LabelSession:
     def __init__(self, explored: Exploration) -> None:
         run = explored.run
         if not run.factorial:
-            raise ValueError(f"run: labels need factors, {run.folder} is a {run.recipe.name}, which has none")
+            raise ValueError(f"run: labels need factors, but this run's model ({run.recipe.name}) has none")
         self.explored = explored
         self.properties: dict[str, Property] = {}
         for factor in run.labelled:

@@ -121,7 +121,7 @@ class CoderRecipe(Recipe[_Options]):
 
     @property
     def misgiving(self) -> str:
-        """As many units as points can learn each point by heart."""
+        """As many units as points can memorise each point."""
         if self.num_data > self.config.units:
             return ""
         units = f"{self.config.units} units for {self.num_data} training points"

@@ -47,7 +47,7 @@ def further(
     Raises:
         ValueError: a model without factors, or networks that cannot take further ones.
     """
-    raise ValueError(f"run: further labels need factors, a {recipe.name} has none")
+    raise ValueError(f"run: further labels need factors, but {recipe.name} has none")
 
 
 @further.register
@@ -107,7 +107,7 @@ def refine(recipe: Recipe[Any], model: Any, rows: Split, budget: Budget, behind:
     Raises:
         ValueError: a model without factors.
     """
-    raise ValueError(f"run: refining needs factors, a {recipe.name} has none")
+    raise ValueError(f"run: refining needs factors, but {recipe.name} has none")
 
 
 @refine.register

@@ -123,7 +123,7 @@ def check_labels(
     for name in names:
         if not known[:, dataset.label_names.index(name)].any():
             raise ValueError(
-                f"labels: of the {used:,} training points that keep them, none has a known '{name}'"
+                f"labels: none of the {used:,} training points whose labels are used has a known '{name}'"
             )
 
 

@@ -270,7 +270,7 @@ def check_views(config: ViewOptions, dataset: Dataset, labelled: int) -> None:
     if not dataset.preprocessing.image:
         raise ValueError(f"views: expected images, the data are of shape {dataset.event_shape}")
     if not (config.view_strength or config.distortion):
-        raise ValueError("views: expected a --view-strength or a --distortion that tells them apart")
+        raise ValueError("views: expected a --view-strength or --distortion above 0, by which they differ")
     assert config.factors is not None
     if not set(config.per_view) <= set(range(labelled, len(config.factors))):
         given, last = ",".join(map(str, config.per_view)), len(config.factors) - 1

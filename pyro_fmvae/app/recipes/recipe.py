@@ -183,7 +183,7 @@ class Recipe(ABC, Generic[Options]):
     @property
     @abstractmethod
     def against_overfitting(self) -> str:
-        """Changes that would help where training points were learnt by heart, for a message."""
+        """Changes that would help where training points were memorised, for a message."""
 
     # ------------------------------------------------------------------ codes and samples
 

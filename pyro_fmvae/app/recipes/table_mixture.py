@@ -178,7 +178,7 @@ class Mixture(Recipe[MixtureOptions]):
     misgiving = ""
     against_overfitting = "fewer components (--factors)"
     spread = 0.0
-    no_gap = "expected a model with an encoder, a mixture of rows has none"
+    no_gap = "expected a model with an encoder, but a mixture of rows has none"
 
     @classmethod
     def reading(cls, config: MixtureOptions, data: str) -> SparseOptions:

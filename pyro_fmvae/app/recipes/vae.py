@@ -118,7 +118,7 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
         """The reason for point and free posteriors; empty where an encoder gives Gaussians."""
         reasons = {
             "point": "expected a model with Gaussian posteriors, these are points",
-            "free": "expected a model with an encoder, this one's posteriors are free already",
+            "free": "expected a model with an encoder, but the posteriors of this one are free already",
         }
         return reasons.get(self.config.posterior, "")
 

@@ -339,11 +339,11 @@ class SelectedModel:
         """A warning for the closing table if training and validation parted."""
         if not self.parted:
             return []
-        learnt = "began to learn" if self.stopped else "has learnt"
+        learnt = "began to memorise" if self.stopped else "has memorised"
         return [
-            f"the model {learnt} the training points by heart: {self._name} of {self.points:,} of them "
-            f"rose from {self.training:.2f} to {self.training_at_end:.2f}, of as many validation points it "
-            f"fell from {self.kept.value:.2f} to {self.end.value:.2f}; {self.advice} would help"
+            f"the model {learnt} the training points: {self._name} of {self.points:,} of them "
+            f"rose from {self.training:.2f} to {self.training_at_end:.2f}, while that of as many validation "
+            f"points fell from {self.kept.value:.2f} to {self.end.value:.2f}; {self.advice} would help"
         ]
 
     @property

@@ -104,7 +104,7 @@ def encoder_program(run: Run, model: Any) -> torch.export.ExportedProgram:
     """
     traceable = run.recipe.program(model)
     if traceable is None:
-        raise ValueError(f"run: expected a model with an encoder, --model {run.recipe.name} has none")
+        raise ValueError(f"run: expected a model with an encoder, but --model {run.recipe.name} has none")
     encoder = deepcopy(RawEncoder(run.preprocessing, traceable)).eval().cpu().requires_grad_(False)
     # Torch 2.6 notes this number as the size of some outputs; onnxruntime reuses buffers of one size, which
     # fails for other numbers of rows where the components of a factor are as many.

@@ -235,7 +235,7 @@ class _Launch:
             if torch.cuda.is_available() and dist.is_nccl_available():
                 local = int(os.environ["LOCAL_RANK"])
                 if local >= (found := torch.cuda.device_count()):
-                    raise ValueError(f"device: expected a GPU for each rank here, there are {found}")
+                    raise ValueError(f"device: expected a GPU for each rank here, but there are {found}")
                 torch.cuda.set_device(local)
                 backend = "cpu:gloo,cuda:nccl"
             dist.init_process_group(backend, store=self.store, rank=rank, world_size=size, timeout=limit)

@@ -204,17 +204,19 @@ def _warnings(run: Run, dataset: Dataset, measures: Mapping[str, Any]) -> list[s
     """Sentences about what makes the measures of a run less than they seem to be."""
     found = []
     if dataset.tested == "train":
-        found.append("the measures are those of training points, since no others were kept apart")
+        found.append(
+            "the measures are those of training points, because there are no validation or test points"
+        )
     elif not dataset.validated:
-        found.append("no points were kept apart for validation: training was watched on its own points")
+        found.append("there are no validation points: training was watched on its own points")
     if not run.labelled:
         return found
     found += labelled_points(run.recipe, dataset.train).scarce
     missing = [name for name in run.factor_names[: len(run.labelled)] if name not in measures["accuracy"]]
     if missing:
         found.append(
-            f"no point that was kept apart has a known label of {', '.join(missing)}; "
-            "--test 0.2 keeps a fifth of all points apart, labelled ones too"
+            f"no validation or test point has a known label of {', '.join(missing)}; "
+            "--test 0.2 tests on a fifth of all points, labelled ones too"
         )
     return found + _untested(run, dataset, set(missing))
 
@@ -228,8 +230,8 @@ def _untested(run: Run, dataset: Dataset, missing: Set[str]) -> list[str]:
         if name not in missing and trained - tested:
             values = [f"'{run.recipe.value_text(factor, value)}'" for value in sorted(trained - tested)]
             found.append(
-                f"of the {SPLITS[dataset.tested]} none has the {name} {shortened(values)}, of which the "
-                "measures say nothing; with --fold 1/5, 2/5, … every point is tested on once"
+                f"none of the {SPLITS[dataset.tested]} has the {name} {shortened(values)}, so the "
+                "measures say nothing about it; with --fold 1/5, 2/5, … every point is tested on once"
             )
     return found
 

@@ -400,7 +400,9 @@ class Run:
         config = _found(self.config, root)
         dataset = load_data(config, Path(root) if root else None, self.preprocessing.event_shape)
         if (number := len(dataset.train)) != self.num_data:
-            raise ValueError(f"data: {self.num_data} training points were expected, there are {number} now")
+            raise ValueError(
+                f"data: {self.num_data} training points were expected, but there are {number} now"
+            )
         if dataset.label_names != self.label_names:
             before, now = (", ".join(names) or "none" for names in (self.label_names, dataset.label_names))
             raise ValueError(
@@ -503,7 +505,7 @@ def _found(config: TrainConfig, root: str | None) -> TrainConfig:
     moved = Path(root or data.parent, data.name)
     if not moved.exists():
         raise ValueError(
-            f"data: {moved} does not exist; --data-root says in which folder '{data.name}' is now"
+            f"data: {moved} does not exist; give the folder that now holds '{data.name}' with --data-root"
         )
     return replace(config, data=str(moved.resolve()))
 

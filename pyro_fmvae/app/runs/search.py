@@ -54,9 +54,9 @@ class Index:
         if by not in MEASURES:
             raise ValueError(f"by: expected one of {', '.join(MEASURES)}, got '{by}'")
         if by == "code" and not recipe.factorial:
-            raise ValueError(f"by: codes need factors, a {recipe.name} has none")
+            raise ValueError(f"by: code needs factors, but {recipe.name} has none; take by=mean")
         if by == "density" and not (recipe.factorial and recipe.gaussian_codes):
-            raise ValueError(f"by: densities of z need a factorial mixture prior, a {recipe.name} has none")
+            raise ValueError(f"by: density needs a factorial mixture prior, but {recipe.name} has none")
         if quantised and by != "mean":
             raise ValueError(f"quantised: expected by 'mean', got '{by}'")
         self.by, self.size = by, len(rows)

@@ -408,9 +408,7 @@ class TrainedRun:
     def _needs_factors(self, argument: str, purpose: str) -> None:
         if not self.run.factorial:
             name = self.run.recipe.name
-            raise ValueError(
-                f"{argument}: {purpose} needs factors, {self.run.folder} is a {name}, which has none"
-            )
+            raise ValueError(f"{argument}: {purpose} needs factors, but this run's model ({name}) has none")
 
 
 # Opening a finished run for use in Python: from its folder, from a file, or from a hub of models.

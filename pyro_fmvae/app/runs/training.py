@@ -154,7 +154,7 @@ def resume(
             if not saved(run.folder):
                 raise ValueError(
                     f"run: {run.folder} was stopped before anything was saved; "
-                    "the folder can be deleted, to train anew"
+                    "delete the folder and train again"
                 )
             if ranks.leads:
                 for leftover in (*run.folder.glob(".*.tmp"), *(run.folder / CHECKPOINT).glob(".*.tmp")):

@@ -267,7 +267,7 @@ def _check_numbers(raw: Raw, counts: CountOptions | None, missing: bool, source:
         if missing and column.kind == "constant" and np.isnan(raw.x[:, number - 1]).all():
             raise ValueError(
                 f"{source}: expected training numbers in each column, "
-                f"column {column.name or number!r} has none"
+                f"but column {column.name or number!r} has none"
             )
 
 

@@ -83,7 +83,7 @@ def read_idx(path: Path) -> np.ndarray:
         with path.open("rb") as file:
             return _read_stream(file, path)
     if not compressed.is_file():
-        raise FileNotFoundError(f"{path}: no such file, nor {compressed.name}")
+        raise FileNotFoundError(f"{path}: neither this file nor {compressed.name} exists")
     try:
         with gzip.open(compressed) as stream:
             return _read_stream(stream, path)

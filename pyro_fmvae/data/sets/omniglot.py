@@ -257,7 +257,7 @@ def _find_images(folder: Path) -> list[Path]:
     """List paths ALPHABET/CHARACTER/NNNN_DD.png, sorted by the character's number, then the drawer's."""
     paths = sorted(folder.glob("*/*/*.png"), key=lambda path: (path.name, path))
     if not paths:
-        raise ValueError(f"{folder}: expected images ALPHABET/CHARACTER/NNNN_DD.png, there are none")
+        raise ValueError(f"{folder}: expected images ALPHABET/CHARACTER/NNNN_DD.png, but there are none")
     return paths
 
 

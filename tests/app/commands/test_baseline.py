@@ -11,7 +11,7 @@ from tests.small_runs import SIZE, command, succeed, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
-NEEDED = "run: {} needs factors, RUN is a vae, which has none"
+NEEDED = "run: {} needs factors, but this run's model (vae) has none"
 OPTIONS = {"factors": "2,3", "pretrain_iterations": 40}  # z of 4 dimensions
 
 

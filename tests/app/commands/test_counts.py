@@ -83,7 +83,7 @@ def test_resumed_runs_are_those_that_went_through(run, tmp_path):
         ({"donor": "eve"}, "expected one of ann, bob.*got 'eve'"),
         ({"g1": -1}, "expected counts, whole numbers .* got -1 in column 'g1' of row 0"),
         ({"g1": 0.5}, "got 0.5 in column 'g1' of row 0; normalised values are no counts"),
-        (dict.fromkeys(GENES, 0), "expected a count in every row, row 0 has none"),
+        (dict.fromkeys(GENES, 0), "expected a count in every row, but row 0 has none"),
     ],
 )
 def test_other_rows_are_refused(run, tmp_path, changes, message):
@@ -96,7 +96,7 @@ def test_other_rows_are_refused(run, tmp_path, changes, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_column": "site"}, "batch_column: expected a column of .*cells.csv, there is no 'site'"),
+        ({"batch_column": "site"}, "batch_column: expected a column of .*cells.csv, but there is no 'site'"),
         ({"layer": "raw"}, "layer: expected a .h5ad file, got .*cells.csv"),
         ({"min_scale": 0.1}, "min_scale: an option of Gaussian observations, without effect here"),
         ({"batch_column": "g0"}, "expected counts in column 'donor', got 'ann'"),

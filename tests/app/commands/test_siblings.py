@@ -222,12 +222,12 @@ def test_a_decoder_is_enough_to_start_a_free_one(files, runs, tmp_path, monkeypa
         (
             "free",
             "evaluate --free-steps 5",
-            "free_steps: expected a model with an encoder, this one's posteriors are free already",
+            "free_steps: expected a model with an encoder, but the posteriors of this one are free already",
         ),
         (
             "point",
             "evaluate --num-samples 5",
-            "num_samples: expected a model with a bound, an auto-encoder (--posterior point) has none",
+            "num_samples: expected a model with a bound, but an auto-encoder (--posterior point) has none",
         ),
         (
             "point",

@@ -169,7 +169,7 @@ def test_a_folder_that_is_gone_is_one_line(explore):
     session = LabelSession(explore("pictures"))
     session.begin("bright", ["no", "yes"])
     shutil.rmtree(session.explored.run.folder)
-    with pytest.raises(ValueError, match="is no longer there, so nothing can be kept in it"):
+    with pytest.raises(ValueError, match="no longer exists, so nothing can be saved in it"):
         session.give("bright", 0, 1)
     assert session.properties["bright"].given == {}
 

@@ -56,7 +56,7 @@ from tests.datasets import dataset
         (
             {"views": 2},
             dataset(),
-            "^views: expected a --view-strength or a --distortion that tells them apart$",
+            "^views: expected a --view-strength or --distortion above 0, by which they differ$",
         ),
         ({"view_strength": 0.5}, dataset(), "^view_strength: an option of --views, without effect here$"),
         ({"per_view": (0,)}, dataset(), "^per_view: an option of --views, without effect here$"),
@@ -106,8 +106,12 @@ def partly_known(*columns):
     ("share", "columns", "message"),
     [
         (0.005, ([0, 1] * 40,), "expected at least one of the 80 training points, got a share of 0.005"),
-        (1.0, ([0, 1], []), "of the 80 training points that keep them, none has a known 'label1'"),
-        (0.02, ([0, 1] * 40, [1]), "of the 2 training points that keep them, none has a known 'label1'"),
+        (1.0, ([0, 1], []), "none of the 80 training points whose labels are used has a known 'label1'"),
+        (
+            0.02,
+            ([0, 1] * 40, [1]),
+            "none of the 2 training points whose labels are used has a known 'label1'",
+        ),
     ],
 )
 def test_every_label_is_known_of_a_training_point(share, columns, message):

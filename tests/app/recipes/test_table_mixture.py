@@ -66,7 +66,9 @@ def test_grades_and_truth_values_are_categories():
 
 def test_probes_need_latents(trained):
     status, _, err = command("evaluate", trained[0] / "run", "--probes")
-    assert status and "run: --probes needs latents" in err and "is a mixture, which has none" in err
+    assert (
+        status and "run: --probes needs latents" in err and "but this run's model (mixture) has none" in err
+    )
 
 
 def test_a_folder_that_exists_is_refused_before_the_data_are_read(trained):

@@ -133,7 +133,7 @@ def test_a_program_names_no_place(runs, tmp_path):
 def test_a_search_is_no_encoder(runs):
     run = runs["vae"].run
     recipe = replace(run.recipe, config=replace(run.recipe.config, posterior="free"))
-    with pytest.raises(ValueError, match="run: expected a model with an encoder, --model vae has none"):
+    with pytest.raises(ValueError, match="run: expected a model with an encoder, but --model vae has none"):
         export.encoder_program(replace(run, recipe=recipe), runs["vae"].model)
 
 

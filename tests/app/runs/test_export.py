@@ -111,8 +111,11 @@ def test_commands_take_it(folders, exported, files, tmp_path):
         (["report", "RUN"], "is an exported model, without the records of its training"),
         (["train", "--resume", "RUN"], "is an exported model, without the state of its training"),
         (["draw", "RUN", "attributes"], "is an exported model without a folder of figures"),
-        (["evaluate", "RUN"], "does not exist; --data-root says in which folder 'binary.npz' is now"),
-        (["export", "ROWS", "--out", "encoder.pt2"], "expected a model with an encoder, --model mixture has"),
+        (["evaluate", "RUN"], "does not exist; give the folder that now holds 'binary.npz' with --data-root"),
+        (
+            ["export", "ROWS", "--out", "encoder.pt2"],
+            "expected a model with an encoder, but --model mixture has",
+        ),
         (["export", "RUN", "--out", "model.zip"], "expected a name that ends in .fmvae or .md"),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_run_stands_for_its_best_model(data, tmp_path, monkeypatch, patience):
     training = json.loads(succeed("evaluate", run, "--split", "train", "--points", kept.points))
     assert kept.points == 6 and np.isfinite(training["elbo"])
     assert f"kept: joint step {best - first:,}, validation ELBO {joint[best]:.2f}; at the end, joint" in out
-    assert "points by heart" in " ".join(out.split())
+    assert "memorise" in " ".join(out.split())
     if patience:
         assert kept.stopped and last - best == patience < 200 - (best - first)
         pretrained = of_phase(run, "pretrain")

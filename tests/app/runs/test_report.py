@@ -46,8 +46,8 @@ def test_few_labels_stay_in_training(files, tmp_path):
     assert "labelled points used: 14 of 48 (29 %)" in out
     assert found["splits"]["test"]["accuracy"] == {} and set(found["splits"]) == {"test"}
     (warning,) = found["warnings"]
-    assert warning.startswith("no point that was kept apart has a known label of side; --test 0.2 keeps")
-    assert "warning: no point that was kept apart" in out
+    assert warning.startswith("no validation or test point has a known label of side; --test 0.2 tests")
+    assert "warning: no validation or test point" in out
     dataset = run.load_data()
     assert (dataset.train.labels >= 0).sum() == 14 and (dataset.valid.labels == -1).all()
 

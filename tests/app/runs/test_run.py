@@ -313,7 +313,7 @@ def test_resumed_data_must_be_what_they_were(files, tmp_path, monkeypatch):
     labels = "were label0 when the run was started; they are side, noise now"
     assert labels in error_of("train", "--resume", run)
     np.savez(data, x=np.zeros((9, 3)))
-    assert "48 training points were expected, there are 7 now" in error_of("train", "--resume", run)
+    assert "48 training points were expected, but there are 7 now" in error_of("train", "--resume", run)
     with np.load(files["table"]) as arrays:
         np.savez(data, **{name: arrays[name][::-1] for name in arrays})
     assert "has changed since this run was started" in error_of("train", "--resume", run)
@@ -425,7 +425,7 @@ def test_a_run_that_was_killed_before_anything_was_saved(files, tmp_path, monkey
     (run / "checkpoint").mkdir()
     (run / "checkpoint" / ".state.safetensors.1.tmp").write_text("half of it")
     before = sorted(run.rglob("*"))
-    expected = f"run: {run} was stopped before anything was saved; the folder can be deleted, to train anew"
+    expected = f"run: {run} was stopped before anything was saved; delete the folder and train again"
     assert error_of("train", "--resume", run) == f"pyro-fmvae: error: {expected}\n"
     assert sorted(run.rglob("*")) == before
 

@@ -100,9 +100,9 @@ def test_by_density(runs, greys):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("vae", {"by": "code"}, "by: codes need factors, a vae has none"),
-        ("vae", {"by": "density"}, "by: densities of z need a factorial mixture prior, a vae has none"),
-        ("rows", {"by": "density"}, "by: densities of z need a factorial mixture prior, a mixture has none"),
+        ("vae", {"by": "code"}, "by: code needs factors, but vae has none"),
+        ("vae", {"by": "density"}, "by: density needs a factorial mixture prior, but vae has none"),
+        ("rows", {"by": "density"}, "by: density needs a factorial mixture prior, but mixture has none"),
         ("vae", {"by": "colour"}, "by: expected one of mean, code, density, got 'colour'"),
         ("rows", {"by": "code", "quantised": True}, "quantised: expected by 'mean', got 'code'"),
         ("vae", {"quantised": True}, "quantised: expected 10,000 points or more, got 60"),

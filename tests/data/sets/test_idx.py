@@ -52,7 +52,11 @@ def test_an_array_of_any_rank(tmp_path, shape):
 @pytest.mark.parametrize(
     ("replaced", "error", "message"),
     [
-        ({"t10k_image": None}, FileNotFoundError, r"t10k-images-idx3-ubyte: no such file, nor .*ubyte\.gz"),
+        (
+            {"t10k_image": None},
+            FileNotFoundError,
+            r"t10k-images-idx3-ubyte: neither this file nor .*ubyte\.gz exists",
+        ),
         ({"train_label": b"text"}, ValueError, "train-labels-idx1-ubyte: not an idx file of unsigned bytes"),
         ({"train_label": b""}, ValueError, "train-labels-idx1-ubyte: not an idx file of unsigned bytes"),
         ({"train_label": b"\0\0\x08\x03\0\0"}, ValueError, "train-labels.*: not an idx file"),

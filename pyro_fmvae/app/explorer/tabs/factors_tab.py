@@ -20,8 +20,8 @@ def factors_tab(explored: Exploration, page: gr.Blocks) -> None:
     seed = gr.State(0)
     with gr.Row():
         gr.Markdown(
-            "Each row is one point with one property changed. Name what changes: the names are kept with the "
-            "run, and all tabs, figures and commands know them."
+            "Each row is one point with one property changed. Name what changes: the names are saved with "
+            "the run, and all tabs, figures and commands know them."
         )
         another = gr.Button("Another point", elem_id="another-point", scale=0, min_width=160)
     shown: list[Any] = []
@@ -62,7 +62,7 @@ def factors_tab(explored: Exploration, page: gr.Blocks) -> None:
     def keep(factor: int, number: int, own: str, values: str) -> list[Any]:
         view = factor_view(explored, example(explored), factor)
         explored.name_factor(factor, own, view.components, values)
-        gr.Info("The names are kept with the run. The other tabs show them once you reload the page.")
+        gr.Info("The names are saved with the run. The other tabs show them once you reload the page.")
         return show(number)
 
     page.load(as_handler(show), [seed], outputs)

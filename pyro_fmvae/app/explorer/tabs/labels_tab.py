@@ -54,8 +54,8 @@ def labels_tab(explored: Exploration, session: LabelSession, page: gr.Blocks) ->
         chosen = session.properties[of]
         right, number = chosen.tally
         if not chosen.given:
-            return "No label yet. Each answer is kept at once."
-        text = f"**{len(chosen.given)} labelled**, kept in {plain(explored.run.folder / TABLE)}."
+            return "No label yet. Each answer is saved at once."
+        text = f"**{len(chosen.given)} labelled**, saved in {plain(explored.run.folder / TABLE)}."
         learnt = (
             f"The model has learnt from {chosen.learnt or 'none'} of them{'' if chosen.learnt else ' yet'}."
         )

@@ -48,7 +48,7 @@ def _parted(evidence: "Evidence") -> list[str]:
     best = records[bounds.index(max(bounds))]
     return [
         f"The validation ELBO was best at step {best['step']:,} ({number(best['elbo'], 2)}) and fell by "
-        f"{-fallen:.2f} nats after it: the model learns the training points by heart. Train for fewer "
+        f"{-fallen:.2f} nats after it: the model memorises the training points. Train for fewer "
         "iterations, with smaller networks (--hidden), or with a --weight-decay such as 0.01. More data help "
         "most."
     ]
@@ -90,7 +90,7 @@ def _weak_labels(evidence: "Evidence") -> list[str]:
     if not weak:
         return []
     return [
-        f"Labels that are hardly told better than by always naming the commonest value: {', '.join(weak)}. "
+        f"Labels that are hardly predicted better than by always naming the commonest value: {', '.join(weak)}. "
         "Label more points, train longer, or check that the data show the property at all."
     ]
 

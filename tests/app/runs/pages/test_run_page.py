@@ -145,7 +145,7 @@ def test_without_its_data_the_page_says_so(run):
     succeed("report", run.folder)
     text = text_of(run.folder / PAGE)
     assert "There are no training pictures here: data: " in text
-    assert "gone.npz does not exist; --data-root says in which folder" in text
+    assert "gone.npz does not exist; give the folder that now holds" in text
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
