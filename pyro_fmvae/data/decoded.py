@@ -41,7 +41,8 @@ def first_writable(folders: Sequence[Path]) -> Path:
         if os.access(folder, os.W_OK):
             return folder
     raise OSError(
-        f"expected a folder for decoded data that can be written to, but none of these can be: {', '.join(map(str, folders))}"
+        "expected a folder for decoded data that can be written to, but none of these can be: "
+        + ", ".join(map(str, folders))
     )
 
 

@@ -77,7 +77,7 @@ class ColumnNormalGamma(StandardDistribution):
         return self.columns.mean.squeeze(-1).mT
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Reparameterised draws, [*sample_shape, ..., 2, D]; precisions are kept above 1e-30."""
+        """Reparameterised draws, [*sample_shape, ..., 2, D]; precisions are at least 1e-30."""
         batch = (*self.batch_shape, self.event_shape[-1])
         return self.columns.expand(batch).rsample(sample_shape).squeeze(-1).mT.to(self.loc)
 

@@ -448,7 +448,7 @@ class StandardDistribution(TorchDistribution):
 
     @property
     def standard(self) -> tuple[Tensor, ...]:
-        """The parameters in the order of the arguments, in the dtype in which they are kept."""
+        """The parameters in the order of the arguments, in the dtype in which they are stored."""
         return tuple(getattr(self, name) for name in self.arg_constraints)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:

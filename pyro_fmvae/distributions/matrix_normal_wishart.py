@@ -124,8 +124,8 @@ class MatrixNormalWishartFamily(ExponentialFamily):
 
         λ1 = a - 1 + K/2,  λ2 = diag(C) - 2C with C = B + MᵀPM/2,  λ3 = diag(P)/2 - P,  λ4 = P M
 
-    Of symmetric matrices the lower triangle is kept, row by row; an element below the diagonal counts for the
-    one above it as well. By the number of zeros at the end, K and D are told apart. B is the difference of
+    Symmetric matrices are stored as their lower triangles, row by row; an element below the diagonal counts
+    for the one above it as well. The number of zeros at the end says what K and D are. B is the difference of
     nearly equal numbers when M is large against the spread, so λ has to be float64.
     """
 

@@ -88,7 +88,7 @@ class MultivariateNormalGamma(StandardDistribution):
         return torch.cat([self.loc, (self.concentration / self.rate).unsqueeze(-1)], -1)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Reparameterised draws, [*sample_shape, ..., D+1], made in float64; τ is kept above 1e-30."""
+        """Reparameterised draws, [*sample_shape, ..., D+1], made in float64; τ is at least 1e-30."""
         *batch, size = self._extended_shape(sample_shape)
         m, tril, a, b = (to_float64(t) for t in self.standard)
         precision = (torch._standard_gamma(a.expand(batch)) / b).clamp(min=_SMALLEST_PRECISION).unsqueeze(-1)

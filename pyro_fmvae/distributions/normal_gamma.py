@@ -282,7 +282,7 @@ class NormalGamma(TorchDistribution):
         return torch.stack([self.loc, self.concentration.unsqueeze(-1) / self.rate], -2)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Reparameterised draws, [*sample_shape, ..., 2, D]; precisions are kept above 1e-30.
+        """Reparameterised draws, [*sample_shape, ..., 2, D]; precisions are at least 1e-30.
 
         Drawn in float64: near the prior, α^(-3/2) in the gradient of μ is beyond float32.
         """
@@ -306,7 +306,7 @@ class NormalGamma(TorchDistribution):
 
     @property
     def standard(self) -> tuple[Tensor, ...]:
-        """(m, s, a, b) of shapes [..., D], [...], [...], [..., D], in the dtype in which they are kept."""
+        """(m, s, a, b) of shapes [..., D], [...], [...], [..., D], in the dtype in which they are stored."""
         return self.loc, self.mean_concentration, self.concentration, self.rate
 
 
@@ -360,7 +360,7 @@ class NormalGammaFamily(ExponentialFamily):
         return torch.cat([sums, precision, scaled_loc], -1)
 
     def log_normalizer(self, natural: Tensor) -> Tensor:
-        """A(λ) = Σ_d { log Γ(a) - a log b_d - 1/2 log s } (the base measure keeps the powers of 2π)."""
+        """A(λ) = Σ_d { log Γ(a) - a log b_d - 1/2 log s } (the base measure contains the powers of 2π)."""
         m, s, a, b = self.unpack(natural)
         return m.shape[-1] * (torch.lgamma(a) - 0.5 * s.log()) - a * b.log().sum(-1)
 

@@ -120,8 +120,8 @@ class NormalWishartFamily(ExponentialFamily):
 
         λ1 = a - 1/2,  λ4 = -s/2,  λ2 = -(B + s m mᵀ/2),  λ3 = s m
 
-    Of the symmetric λ2 the lower triangle is kept, row by row, and of Λ that of 2Λ - diag Λ, which makes the
-    family minimal: D(D+3)/2 + 2 numbers. B is the difference of nearly equal numbers when m is large against
+    λ2 is stored as its lower triangle, row by row, and Λ as that of 2Λ - diag Λ, which makes the family
+    minimal: D(D+3)/2 + 2 numbers. B is the difference of nearly equal numbers when m is large against
     the spread, so λ has to be float64.
     """
 

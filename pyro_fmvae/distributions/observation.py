@@ -93,7 +93,7 @@ class BernoulliObservation(Observation):
         return (mean * (1 - mean)).sqrt()
 
     def features(self, mean: Tensor, std: Tensor) -> Tensor:
-        """Logits of the mean, kept within 0.01 and 0.99; the standard deviation follows from it."""
+        """Logits of the mean, clipped to 0.01 and 0.99; the standard deviation follows from it."""
         return mean.clamp(0.01, 0.99).logit().unsqueeze(-self.event_dim - 1)
 
 
@@ -287,7 +287,7 @@ class NegativeBinomialObservation(CountObservation):
         return (log_mean.exp() + (2 * log_mean - log_concentration).exp()).sqrt()
 
     def features(self, mean: Tensor, std: Tensor) -> Tensor:
-        """Logs of the mean and of θ, by moments; θ is kept within 0.1 and 100."""
+        """Logs of the mean and of θ, by moments; θ is clipped to 0.1 and 100."""
         beyond = (std.square() - mean).clamp(min=LEAST_MEAN)
         concentration = (mean.square() / beyond).clamp(*CONCENTRATIONS)
         return torch.stack([mean.clamp(min=LEAST_MEAN).log(), concentration.log()], -2)

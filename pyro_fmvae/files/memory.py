@@ -86,8 +86,8 @@ def check_fits(size: int, source: str) -> None:
     """
     if size > limit():
         raise ValueError(
-            f"{source}: loading it would take {describe(size)} of memory, above the limit of {describe(limit())}; "
-            "raise it with --max-memory"
+            f"{source}: loading it would take {describe(size)} of memory, above the limit of "
+            f"{describe(limit())}; raise it with --max-memory"
         )
 
 

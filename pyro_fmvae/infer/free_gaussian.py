@@ -145,7 +145,7 @@ def near_prior(size: int, dim: int) -> tuple[Tensor, Tensor]:
 
 
 class GaussianTable(nn.Module):
-    """The m_i and s_i of all N data points, kept between visits; before the first one :func:`near_prior`.
+    """The m_i and s_i of all N data points, stored between visits; before the first one :func:`near_prior`.
 
     Args:
         num_data: N.

@@ -14,7 +14,7 @@ from pyro_fmvae.infer.elbo.lazy import has_lazy_arguments
 
 
 class posterior_as_prior(Messenger):
-    """Make the posterior of a guide the prior of a model, for data that the guide has not seen.
+    """Make the posterior of a guide the prior of a model, for new data.
 
     The prior is the posterior at this moment. The guide may go on learning, and is a good start for the next
     batch::

@@ -156,7 +156,7 @@ class Learning:
         return x.index_copy(0, chosen, self.augmentation(x[chosen]))
 
     def viewed(self, x: Tensor) -> Tensor:
-        """A batch [B, ...] as it is seen: a view of each point, or [B, V, ...] of several."""
+        """Return what training sees of a batch [B, ...]: a view of each point, or [B, V, ...] of several."""
         if self.views == 1:
             return x if self.view is None else self.view(x)
         several = x.repeat_interleave(self.views, 0)

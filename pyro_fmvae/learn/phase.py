@@ -75,7 +75,7 @@ class Budget:
         return not (self.minutes if self.iterations is None else self.iterations)
 
     def fraction(self, step: int, seconds: float) -> float:
-        """Share that is used up after so many steps and seconds; 1 or more: all of it.
+        """Share that is used after these steps and seconds; 1 or more: all of it.
 
         It goes by iterations where there are any.
         """

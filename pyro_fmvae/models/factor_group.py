@@ -137,7 +137,7 @@ class FactorGroup(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where λ is kept."""
+        """Device of λ."""
         return next(self.parameters()).device
 
     def model(

@@ -84,7 +84,7 @@ class TablePosterior(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where λ is kept."""
+        """Device of λ."""
         return self.posterior_of(WEIGHTS).natural.device
 
     def natural_priors(self) -> dict[str, NaturalDistribution]:

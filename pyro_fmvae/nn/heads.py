@@ -28,7 +28,7 @@ class NormalHead(nn.Module):
 
 
 class ExponentialLink:
-    """Map an unbounded v to the logit of γ = min(1, e^v), kept within [epsilon, 1 - epsilon].
+    """Map an unbounded v to the logit of γ = min(1, e^v), clipped to [epsilon, 1 - epsilon].
 
     The link of Tonolini et al. (2019), Supplement A.2. Outside these limits its gradient is 0: a latent that
     is certainly on stays on.

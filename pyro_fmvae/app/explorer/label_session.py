@@ -88,7 +88,7 @@ NOISE: Final = 0.1
 
 
 def most_telling(points: np.ndarray, known: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Choose the points whose labels, beside those that are known, tell most about all the others.
+    """Choose the points whose labels, beside those that are known, say most about all the others.
 
     A label is a noisy value of a function of the point, a Gaussian process with variance 1 and covariance
     exp(-d²/(h h')), where d is the distance of two points and h, h' their distances to a near neighbour. A
@@ -173,7 +173,7 @@ class Property:
 
 
 class LabelSession:
-    """Labels of a run's training points, kept in ``labels.csv`` in its folder.
+    """Labels of a run's training points, saved as ``labels.csv`` in its folder.
 
     Properties are those that the run was trained on, those in the file, and any that are begun here. The
     run's own model stays as it is: a copy is refined, with a factor for each further property.

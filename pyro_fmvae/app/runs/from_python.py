@@ -25,7 +25,7 @@ def train(
 ) -> TrainedRun:
     """Train a model, as the command ``train`` does, with its progress bar and closing table.
 
-    Data from memory are kept in the run's folder, as ``data.npz`` or, of a data frame, ``data.csv``, so that
+    Data from memory are saved in the run's folder, as ``data.npz`` or, of a data frame, ``data.csv``, so that
     the run can be resumed and evaluated like any other.
 
     Args:

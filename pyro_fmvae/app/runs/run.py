@@ -260,7 +260,7 @@ class Run:
     """A run as its folder describes it, without its data.
 
     Attributes:
-        folder: where it is kept; of an exported model, its file.
+        folder: of the run; of an exported model, its file.
         recipe: of its model, with resolved options.
         fingerprint: of the rows that were split at random; empty where splits are fixed.
         given: names of the options that were given.

@@ -158,7 +158,7 @@ class GibbsKernel(MCMCKernel):
         self._given = dict(params)
 
     def diagnostics(self) -> dict[str, Any]:
-        """Return those of the fallback."""
+        """Return the diagnostics of the fallback."""
         return {} if self._inner is None else self._inner.diagnostics()
 
     def logging(self) -> Any:

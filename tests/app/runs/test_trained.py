@@ -341,9 +341,9 @@ WRONG = [
     (
         "vsc",
         lambda run: run.sample(1, codes=[0]),
-        "codes: choosing them needs factors, but this run's model \(vsc\)",
+        r"codes: choosing them needs factors, but this run's model \(vsc\)",
     ),
-    ("vsc", lambda run: run.edit(GREY, side=1), "run: edit needs factors, but this run's model \(vsc\)"),
+    ("vsc", lambda run: run.edit(GREY, side=1), r"run: edit needs factors, but this run's model \(vsc\)"),
     ("vsc", lambda run: run.predict(GREY), "run: predict needs labels"),
     ("grey", lambda run: run.predict(GREY), "run: predict needs labels"),
     ("point", lambda run: run.sample(1), "run: an auto-encoder .* has no density of z"),

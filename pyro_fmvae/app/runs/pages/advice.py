@@ -90,7 +90,7 @@ def _weak_labels(evidence: "Evidence") -> list[str]:
     if not weak:
         return []
     return [
-        f"Labels that are hardly predicted better than by always naming the commonest value: {', '.join(weak)}. "
+        f"Labels that are predicted hardly better than by naming the commonest value: {', '.join(weak)}. "
         "Label more points, train longer, or check that the data show the property at all."
     ]
 
