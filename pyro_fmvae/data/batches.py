@@ -246,7 +246,7 @@ class Windows:
         return stored, rows
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._reader.shutdown(wait=True, cancel_futures=True)
 
     def _begin(self, number: int) -> None:

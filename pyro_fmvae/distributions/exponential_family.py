@@ -117,7 +117,7 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def scale_gradient(tensor: Tensor, factor: Tensor | float) -> Tensor:
-    """Multiply the gradient by ``factor`` on the way back; the values stay as they are.
+    """Multiply the gradient by ``factor`` in the backward pass; the values stay as they are.
 
     Args:
         tensor: of any shape.

@@ -121,8 +121,8 @@ class WishartFamily(ExponentialFamily):
 
         λ1 = a,  λ2 = diag(B) - 2B
 
-    Symmetric matrices are stored as their lower triangles, row by row; an element below the diagonal of λ2 counts
-    for the one above it as well. The base measure is 1/det Λ.
+    Symmetric matrices are stored as their lower triangles, row by row; an element below the diagonal of λ2
+    counts for the one above it as well. The base measure is 1/det Λ.
     """
 
     distribution = RateWishart

@@ -189,10 +189,7 @@ def test_nothing_is_unpacked_beyond_the_limit(files, tmp_path):
     )
     assert path.stat().st_size < 10_000
     message = refusal("train", "--data", path, "--max-memory", "1M")
-    assert (
-        "bomb.npz: loading it would take 1.0 MiB of memory, above the limit of 1.0 MiB; raise it with --max-memory"
-        in message
-    )
+    assert "bomb.npz: loading it would take 1.0 MiB of memory, above the limit of 1.0 MiB" in message
     Image.new("L", (2000, 2000)).save(tmp_path / "large.png")
     rows = b"\0\0\x08\x01" + (2**20).to_bytes(4, "big")
     (tmp_path / "idx.gz").write_bytes(gzip.compress(rows + bytes(2**20)))

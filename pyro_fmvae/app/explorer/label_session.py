@@ -244,7 +244,7 @@ class LabelSession:
         """Label a point, and keep it in the file. The model's guess is noted first.
 
         Raises:
-            ValueError: the run's folder is no more.
+            ValueError: the run's folder no longer exists.
         """
         self.explored.check_folder()
         chosen = self.properties[name]

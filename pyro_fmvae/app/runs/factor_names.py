@@ -158,7 +158,7 @@ def rename(run: "Run", factor: int, component: int, name: str) -> "Run":
         The run with all names that its folder has now.
 
     Raises:
-        FileNotFoundError: the folder is no more.
+        FileNotFoundError: the folder no longer exists.
         ValueError: there is no such component, or it cannot have this name.
     """
     return rename_all(run, factor, None, {component: name})
@@ -177,7 +177,7 @@ def rename_all(run: "Run", factor: int, own: str | None, components: Mapping[int
         The run with all names that its folder has now.
 
     Raises:
-        FileNotFoundError: the folder is no more.
+        FileNotFoundError: the folder no longer exists.
         ValueError: there is no such factor or component, it cannot have this name, or ``own`` is not the
             label of a factor that was trained on one.
     """

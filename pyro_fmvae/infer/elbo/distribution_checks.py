@@ -162,7 +162,7 @@ def check_masks(model: Trace, guide: Trace) -> None:
 
 
 def watch_missing(model: Trace) -> None:
-    """Have the way back refuse slopes at draws of a latent's missing steps, whose density does not count."""
+    """Make ``backward()`` fail if the loss depends on draws at missing steps of a latent sequence."""
     for site in sample_sites(model).values():
         if not site["is_observed"]:
             _watch(site)

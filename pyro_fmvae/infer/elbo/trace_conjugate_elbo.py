@@ -387,7 +387,7 @@ class TraceConjugate_ELBO(ELBO):
         """The negative ELBO as a scalar tensor, to call ``backward`` on once and unscaled.
 
         Raises:
-            ValueError: (with validation on) a site's loss that is not finite; on the way back, a loss that
+            ValueError: (with validation on) a site's loss that is not finite; in ``backward()``, a loss that
                 was scaled.
         """
         return self.total(self.terms(model, guide, *args, **kwargs))
