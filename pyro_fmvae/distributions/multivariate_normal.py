@@ -110,7 +110,8 @@ class MultivariateNormalFamily(ExponentialFamily):
         λ1 = P m,  λ2 = diag(P)/2 - P
 
     Symmetric matrices are stored as their lower triangles, row by row; an element below the diagonal of λ2
-    counts for the one above it as well. L is the inverse of a triangular factor of P, so P itself is never inverted.
+    counts for the one above it as well. L is the inverse of a triangular factor of P, so P itself is never
+    inverted.
     """
 
     distribution = MultivariateNormal
