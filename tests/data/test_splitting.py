@@ -100,7 +100,7 @@ def test_shares_that_cannot_be(options, message):
 
 @pytest.mark.parametrize("how", [Splitting(fold="9/9"), Splitting(valid=0.4, fold="1/2")])
 def test_too_few_rows_for_shares(how):
-    with pytest.raises(ValueError, match="too few rows to split so, there are 3"):
+    with pytest.raises(ValueError, match="too few rows to split so; there are 3"):
         split_rows(3, 0, "rows", how)
 
 

@@ -68,7 +68,7 @@ def test_closing_lines_name_the_step_and_warn():
     assert kept == "kept: joint step 1,500, validation ELBO -17.90; at the end, joint step 3,000, -82.40"
     assert "ELBO of 17 of them rose from -14.00 to -6.00" in warning
     assert warning.startswith("the model has memorised the training points")
-    assert "it fell from -17.90 to -82.40; fewer iterations would help" in warning
+    assert "points fell from -17.90 to -82.40; fewer iterations would help" in warning
     early = replace(KEPT_EARLY, stopped=True)
     (stopped,), (warning,) = early.summary(), early.warnings()
     assert "joint step 3,000, where it was stopped early, -82.40" in stopped
