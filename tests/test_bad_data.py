@@ -58,7 +58,7 @@ def folder(tmp_path_factory):
             ("--data", "rare", "--labels", "1"),
             "have the same; validation and test points have others: --valid 0 --test 0 trains on these, too",
         ),
-        (("--data", "unlabelled", "--labels", "1"), "none has a known 'kind'"),
+        (("--data", "unlabelled", "--labels", "1"), "whose labels are used has a known 'kind'"),
         (("--data", "absent", "--labels", "1"), "no image 'elsewhere.png' in the folder"),
         (
             ("--data", "classes.npz", "--labels", "1"),

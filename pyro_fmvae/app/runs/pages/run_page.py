@@ -144,7 +144,7 @@ def _facts(evidence: Evidence, dataset: Dataset | None) -> dict[str, str]:
         valid = dataset.valid if dataset.validated else None
         splits = {"validation": valid, "test": dataset.test, "unseen combinations": dataset.unseen}
         apart = ", ".join(f"{len(split):,} {name}" for name, split in splits.items() if split is not None)
-        found["not trained on"] = apart or "nothing"
+        found["held out"] = apart or "nothing"
     if found_labelled := evidence.report.get("labelled"):
         found["labelled points used"] = labelled(found_labelled)
     found["options given"] = evidence.given

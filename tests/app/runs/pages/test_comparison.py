@@ -48,7 +48,7 @@ def test_measures_of_training_points_are_called_so(tmp_path):
     data, run = write_files(tmp_path)["binary"], tmp_path / "all"
     status, _, err = train(run, data, model="vae", valid=0, test=0)
     assert status == 0, err
-    assert "not trained on nothing" in text_of(run / "report.html")
+    assert "held out nothing" in text_of(run / "report.html")
     twin = shutil.copytree(run, tmp_path / "twin")
     succeed("report", run, "--compare", twin, "--out", tmp_path / "both.html")
     text = text_of(tmp_path / "both.html")
