@@ -153,7 +153,7 @@ def test_values_that_no_tested_point_has_are_named(tmp_path):
     dataset = run.load_data()
     assert 1 in dataset.train.labels and 1 not in dataset.test.labels
     (warning,) = found["warnings"]
-    assert warning.startswith("none of the test points has the side '1', so the measures say nothing about it")
+    assert warning.startswith("none of the test points has the side '1', so the measures say nothing")
 
 
 def test_folds_are_tested_on_in_turn(files, tmp_path):
