@@ -4,6 +4,8 @@
 vae`` those that the model adds, and ``{options} shared`` those that every command takes.
 """
 
+import re
+
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
@@ -42,7 +44,9 @@ class Options(SphinxDirective):
                 continue
             anchor = nodes.make_id("-".join([name, *model[1:], flags[-1].lstrip("-")]))
             term = nodes.term("", "", nodes.literal("", ", ".join(flags)), ids=[anchor])
-            body = nodes.definition("", nodes.paragraph("", text[0].upper() + text[1:] + default))
+            said = re.split(r"(--[a-z][a-z-]*)", text[0].upper() + text[1:] + default)  # flags at odd places
+            parts = [nodes.literal("", part) if at % 2 else nodes.Text(part) for at, part in enumerate(said)]
+            body = nodes.definition("", nodes.paragraph("", "", *parts))
             listed += nodes.definition_list_item("", term, body)
         return [listed]
 

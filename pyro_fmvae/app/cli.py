@@ -81,7 +81,7 @@ def build_parser(arguments: Sequence[str] = ()) -> ArgumentParser:
         subparser.add_argument(
             "--max-memory",
             type=str | None,
-            help="limit of what one file may unpack to: 8G; default: half of the memory",
+            help="most memory that one file may unpack to, such as 8G; default: half of all memory",
         )
         text = (
             "show the traceback of an error; under torchrun, also check that all ranks have the same numbers"
