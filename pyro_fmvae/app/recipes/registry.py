@@ -14,6 +14,7 @@ from pyro_fmvae.app.recipes.options import (
     ESTIMATORS,
     SEQUENCES,
     TOPICS,
+    EstimatorOptions,
     TrainConfig,
     completed,
     refuse,
@@ -192,7 +193,12 @@ def own_first(data: str, data_root: str | None) -> str:
 
 def options_of(model: str) -> dict[str, "Field[Any]"]:
     """The options of a model, by name, but for ``model`` itself."""
-    return {one.name: one for one in fields(KINDS[model]) if one.default is not MISSING}
+    kind = KINDS[model]
+    found = {one.name: one for one in fields(kind) if one.default is not MISSING}
+    if issubclass(kind, EstimatorOptions):
+        for name in {one.name for one in fields(TrainConfig)} - {"model", "data", *kind.used}:
+            del found[name]
+    return found
 
 
 def all_options() -> dict[str, "Field[Any]"]:

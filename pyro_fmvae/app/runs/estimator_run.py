@@ -22,7 +22,6 @@ from pyro_fmvae.app.recipes.options import (
     EstimatorOptions,
     SequenceOptions,
     TopicOptions,
-    refuse,
 )
 from pyro_fmvae.app.recipes.registry import TITLES, configure, find_texts
 from pyro_fmvae.app.recipes.settings import table_options, with_columns
@@ -490,8 +489,6 @@ def train(config: EstimatorOptions, out: str | None) -> int:
     """
     if out is not None:
         check_new(out)
-    own = {"time", "series", "factors", "ignore", *config.used}
-    refuse(config, tuple(name for name in config.given if name not in own), "other models")
     path = Path(config.data).resolve()
     run = RUNS[type(config)](replace(with_columns(config, {}), data=str(path)), {})
     data = run.read(path)

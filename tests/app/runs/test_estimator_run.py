@@ -145,7 +145,7 @@ def test_what_has_changed_is_refused(texts, tmp_path):
         (("--time", "hour"), "time: expected a column out of .*day.*, got 'hour'"),
         (("--time", "weather"), "expected a number or a date in 'weather'"),
         (("--series", "town"), "series: expected a column of .*, got 'town'"),
-        (("--time", "day", "--batch-size", "3"), "batch_size: an option of other models"),
+        (("--time", "day", "--batch-size", "3"), "batch_size: an option of fmvae.* not of hidden-markov"),
         (("--time", "day", "--factors", "2,3"), "factors: expected one number"),
         (("--time", "day", "--model", "mixture"), "time: an option of hidden-markov, not of mixture"),
         (("--model", "topics"), "data: expected a folder of .txt files alone"),
