@@ -66,6 +66,12 @@ SEEDING_POINTS = 20_000
 SEEDING_LABELS = 1000
 FIRST_REVIVAL = 50
 """Steps of a joint phase after which free factors are compared with new starts; then twice as many."""
+WARM_UP, COLDEST = 0.05, 0.01
+"""Share of a joint phase in which the networks' learning rate grows to its value, and where it starts.
+
+Adam starts anew: its first steps change every weight by the whole rate, however small the gradient, and would
+undo what pretraining has learnt.
+"""
 SEED_RANGE = 2**62  # of starts within a phase, whose seeds are drawn from torch's own generator
 
 logger = logging.getLogger("pyro_fmvae")
@@ -225,12 +231,12 @@ class Joint(GradientPhase):
             )
 
     def before_step(self, fraction: float) -> None:
-        """Move the KL weight to 1, in the second half the learning rate to its end; open free factors."""
-        learning = self.learning
+        """Move the KL weight to 1; warm the learning rate up, later move it to its end; open free factors."""
+        learning, warmth = self.learning, min(max(fraction / WARM_UP, COLDEST), 1.0)
         self.closed, self.begun = fraction < learning.free_from, True
         self.augmenting = fraction < learning.augment_until
         self.svi.elbo.kl_weight = learning.kl_weight_at(fraction)
-        self.svi.optim.others.param_groups[0]["lr"] = learning.learning_rate_at(fraction)
+        self.svi.optim.others.param_groups[0]["lr"] = warmth * learning.learning_rate_at(fraction)
 
     @property
     def comparable(self) -> bool:

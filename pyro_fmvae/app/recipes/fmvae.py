@@ -87,8 +87,8 @@ OWN_COMPONENTS = 16
 SMILEYS_WITHOUT_LABELS: dict[str, Any] = {
     "pretrain_iterations": 300,
     "prior_iterations": 50,
-    "joint_iterations": 1850,
-    "joint_learning_rate": 2e-3,
+    "joint_iterations": 1250,
+    "joint_learning_rate": 4e-3,
     "final_learning_rate": 1e-4,
 }
 """Independent components show the properties of smileys after 300 iterations."""
