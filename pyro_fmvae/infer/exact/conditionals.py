@@ -5,7 +5,7 @@ complete conditional. The other sites have values, so that the algebra is that o
 jointly Gaussian ones: Hoffman, Johnson and Tran (2018), Section 4.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +19,11 @@ from pyro_fmvae.distributions.exponential_family import event_dim_of
 from pyro_fmvae.distributions.joint_parts import MOST_TOGETHER, NormalBlock
 from pyro_fmvae.infer.elbo.density import log_density
 from pyro_fmvae.infer.elbo.expansion import Expansion
-from pyro_fmvae.infer.elbo.expectation import Expects, Moments, Squares, expectation_of
+from pyro_fmvae.infer.elbo.expectation import Expects, Moments, NormalBlockMoments, Squares, expectation_of
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled, has_lazy_arguments
 from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
 from pyro_fmvae.infer.elbo.structure import Site, check_filled, is_latent, sample_sites, total, unmasked
-from pyro_fmvae.infer.elbo.sums import Factor, Sum, widest
+from pyro_fmvae.infer.elbo.sums import Sum, widest
 
 Values = Mapping[str, Tensor]
 _LOCATION = frozenset({("x",), ("x", "x")})
@@ -52,38 +52,19 @@ class AtValues(Messenger):
         msg["value"], msg["done"] = value, True
 
 
-class BlockMoments(Moments):
-    """E[t] of several sites, whose values are one vector.
-
-    Attributes:
-        offsets: name of a site → the number of its first element in the vector.
-    """
-
-    offsets: Mapping[str, int]
-
-    def expected(
-        self, factors: list[Factor], others: Set[int] = frozenset()
-    ) -> tuple[Tensor, tuple[int, ...]] | None:
-        """See :class:`Expects`."""
-        moved: dict[int, Factor] = {}
-        for f in factors:
-            moved.setdefault(id(f), f._replace(tensor=f.elements + self.offsets[f.site]))
-        return super().expected([moved[id(f)] for f in factors], others)
-
-
 @dataclass
 class Block:
     """Sites that have one complete conditional: one site, or jointly Gaussian ones as one vector.
 
     Attributes:
-        shapes: of the sites' values, by name.
+        sites: their names, and the shapes of their values.
         kind: class of the conditional.
         is_vector: whether the values are one vector, in this order.
         users: names of the sites whose log-density depends on these.
         coupled: pairs of the conditional's batch, as numbers, that depend on each other.
     """
 
-    shapes: dict[str, torch.Size]
+    sites: NormalBlock
     kind: type[NaturalDistribution]
     is_vector: bool = False
     users: set[str] = field(default_factory=set)
@@ -92,23 +73,19 @@ class Block:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the sites."""
-        return tuple(self.shapes)
+        return self.sites.names
 
     def together(self, values: Values) -> Tensor:
         """The values as the conditional has them: [*batch, *event]."""
         if not self.is_vector:
             return values[self.names[0]]
-        return torch.cat([values[name].reshape(-1) for name in self.shapes])
+        return torch.cat([values[name].reshape(-1) for name in self.names])
 
     def apart(self, value: Tensor) -> dict[str, Tensor]:
         """The inverse of :meth:`together`."""
-        if not self.is_vector:
-            return {self.names[0]: value}
-        sizes = [shape.numel() for shape in self.shapes.values()]
-        parts = zip(self.shapes.items(), value.split(sizes), strict=True)
-        return {name: part.reshape(shape) for (name, shape), part in parts}
+        return self.sites.apart(value) if self.is_vector else {self.names[0]: value}
 
-    def moments(self, stats: Tensor, value: Tensor) -> Moments:
+    def moments(self, stats: Tensor, value: Tensor) -> Moments | NormalBlockMoments:
         """Expectations under a point mass at a value, as functions of t.
 
         Args:
@@ -117,12 +94,7 @@ class Block:
         """
         family = self.kind.family
         if self.is_vector:
-            block = BlockMoments(family, stats, value.shape)
-            sizes, start = {}, 0
-            for name, shape in self.shapes.items():
-                sizes[name], start = start, start + shape.numel()
-            block.offsets = sizes
-            return block
+            return NormalBlockMoments(Moments(family, stats, value.shape), self.sites)
         if family.monomials != _LOCATION:
             return Moments(family, stats, value.shape)
         batch = tuple(range(value.dim() - event_dim_of(family)))
@@ -254,13 +226,14 @@ def gaussian_blocks(joint: LogJoint, blocks: Iterable[Block], values: Values) ->
 
 
 def _fits(blocks: Iterable[Block]) -> bool:
-    return sum(shape.numel() for each in blocks for shape in each.shapes.values()) <= MOST_TOGETHER
+    return sum(shape.numel() for each in blocks for shape in each.sites.shapes) <= MOST_TOGETHER
 
 
 def _joined(blocks: Sequence[Block]) -> Block:
-    shapes = {name: shape for each in blocks for name, shape in each.shapes.items()}
+    names = tuple(name for each in blocks for name in each.names)
+    sites = NormalBlock(names, tuple(shape for each in blocks for shape in each.sites.shapes))
     users = set().union(*(each.users for each in blocks))
-    return Block(shapes, NormalBlock.kind, is_vector=True, users=users)
+    return Block(sites, NormalBlock.kind, is_vector=True, users=users)
 
 
 def _is_joint(joint: LogJoint, block: Block, parts: Sequence[Block], values: Values) -> bool:
@@ -312,11 +285,11 @@ def find_blocks(
         if name not in found.kinds:
             reasons[name] = LEAF if _is_leaf(joint, name, values) else found.drawn[name]
             continue
-        block = Block({name: values[name].shape}, found.kinds[name])
+        block = Block(NormalBlock((name,), (values[name].shape,)), found.kinds[name])
         value = values[name]
         moments = block.moments(block.kind.family.stats(value.double()), value)
 
-        def see(terms: Sum, name: str = name, block: Block = block, moments: Moments = moments) -> None:
+        def see(terms: Sum, name: str = name, block: Block = block, moments: Any = moments) -> None:
             for term in terms:
                 own = [f for f in term if f.site == name]
                 if len(own) > 1:

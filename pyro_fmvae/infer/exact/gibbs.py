@@ -129,7 +129,7 @@ class GibbsKernel(MCMCKernel):
             others = [other for other in self._discrete if other != name]
             why = f"one by one, {self._one_by_one}" if self._one_by_one else ""
             if self._collapsed is not None:
-                why += ", with '" + "', '".join(self._collapsed.shapes) + "' integrated out"
+                why += ", with '" + "', '".join(self._collapsed.names) + "' integrated out"
             if others and not why:
                 why = f"jointly with {_listed(others)}"
             return PlannedSite(name, type(unwrap(site["fn"])).__name__, "Gibbs", why)
@@ -137,10 +137,10 @@ class GibbsKernel(MCMCKernel):
             return PlannedSite(name, type(unwrap(site["fn"])).__name__, "Gibbs", "nothing depends on it")
         if name in self._rest:
             return PlannedSite(name, type(self._inner).__name__, "fallback", self._rest[name])
-        group, block = next((g, b) for g in self._groups for b in g if name in b.shapes)
-        others = [other for other in block.shapes if other != name]
+        group, block = next((g, b) for g in self._groups for b in g if name in b.names)
+        others = [other for other in block.names if other != name]
         notes = [f"jointly with {_listed(others)}"] if others else []
-        others = [other for each in group if each is not block for other in each.shapes]
+        others = [other for each in group if each is not block for other in each.names]
         notes += [f"at once with {_listed(others)}"] if others else []
         if block.coupled:
             notes.append(f"its numbers in {1 + max(levels_of(frozenset(block.coupled)).values())} turns")
@@ -312,7 +312,7 @@ def _draw(block: Block, natural: Tensor, values: Mapping[str, Tensor], proper: l
     Raises:
         ValueError: λ* is of no distribution.
     """
-    names, is_proper = "', '".join(block.shapes), block.kind.family.in_domain(natural).all()
+    names, is_proper = "', '".join(block.names), block.kind.family.in_domain(natural).all()
     if proper is not None:
         proper.append(is_proper)
     elif not bool(is_proper):
