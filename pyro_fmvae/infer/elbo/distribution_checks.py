@@ -18,7 +18,6 @@ from pyro_fmvae.distributions.exponential_family import unwrap
 from pyro_fmvae.distributions.gaussian_chain import GaussianChunks, GaussianPath
 from pyro_fmvae.distributions.hidden_markov import HiddenMarkov
 from pyro_fmvae.distributions.linear_dynamics import LinearDynamics, LinearGaussianChain
-from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.lazy import is_lazy
 from pyro_fmvae.infer.elbo.structure import (
     MixtureSites,
@@ -170,7 +169,7 @@ def watch_missing(model: Trace) -> None:
 
 def _watch(site: Site) -> None:
     name, present, value = site["name"], _present(site), site["value"]
-    if present is None or not value.requires_grad or is_recorded():
+    if present is None or not value.requires_grad:
         return
     if isinstance(unwrap(site["fn"]), LinearDynamics):  # the first that counts may depend on the last one
         present = present | pad(present[..., 1:], (0, 1))

@@ -98,6 +98,18 @@ def mean_of(own: Expects, factors: list[Factor], term: Product) -> tuple[Tensor,
     return own.expected(factors, {name for f in term if f.site not in sites for name in f.names})
 
 
+class _Numbers(torch.autograd.Function):
+    """A tensor with the numbers of another; its gradients are its own."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, numbers: Tensor) -> Tensor:
+        return numbers.reshape(-1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
 @dataclass
 class Moments:
     """E[t] of one site.
@@ -124,7 +136,7 @@ class Moments:
         if self.centre is not None:
             self._entries = self._about(self.centre)
             if self.about is not None:
-                self._entries = self._entries + (self.about.reshape(-1) - self._entries).detach()
+                self._entries = _Numbers.apply(self._entries, self.about.detach())
         self._tables: dict[tuple[Monomial, bool], Tensor] = {}
 
     def centred(self, batch_dims: int, dtype: torch.dtype, natural: Tensor) -> "Moments":

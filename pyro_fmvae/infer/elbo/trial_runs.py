@@ -24,7 +24,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from pyro_fmvae.distributions.recorded import is_recorded
 from pyro_fmvae.infer.elbo.lazy import (
     CONSTANTS,
     NUMBER_WANTED,
@@ -394,7 +393,7 @@ def check_discrete(model: Any, args: Any, kwargs: Any, sites: Mapping[str, Site]
             plate, or Python asks for them. The message names the site.
     """
     trial = _Trial(model, args, kwargs, sites)
-    if not trial.discrete or is_recorded():
+    if not trial.discrete:
         return
     try:
         checked = _checked.setdefault(model, set())
@@ -537,7 +536,7 @@ def without_slopes(
     Returns:
         Name of a site → why it gets no gradient, in words.
     """
-    if not drawn or is_recorded():
+    if not drawn:
         return {}
 
     def look(trial: _Trial, values: dict[str, Tensor]) -> dict[str, str]:
