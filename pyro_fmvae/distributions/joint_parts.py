@@ -141,11 +141,7 @@ class JointWishart(JointPart, RateWishart):  # type: ignore[misc, override]
     """The precision matrix of a vector, with a Wishart distribution."""
 
     family = _Vectors()
-
-    @property
-    def concentration(self) -> Tensor:  # type: ignore[override]
-        """See :class:`RateWishart`."""
-        return self.standard[2].to(self.dtype)
+    concentration = JointGamma.concentration
 
     @property
     def rate_tril(self) -> Tensor:  # type: ignore[override]
@@ -223,11 +219,7 @@ class JointNoise(JointPart, dist.Gamma):
     """The precision of a regression's noise, with a Gamma distribution."""
 
     family = MULTIVARIATE_NORMAL_GAMMA
-
-    @property
-    def concentration(self) -> Tensor:
-        """The shape a."""
-        return self.standard[2].to(self.dtype)
+    concentration = JointGamma.concentration
 
     @property
     def rate(self) -> Tensor:
@@ -291,14 +283,10 @@ class JointMatrix(JointPart, MatrixNormal):  # type: ignore[misc, override]
     """The weights of D numbers [K, D], matrix-normal given the precision matrix Λ of the noise."""
 
     family = MATRIX_NORMAL_WISHART
+    loc = JointMultivariateNormal.loc
 
     def _event(self, size: int) -> torch.Size:
         return torch.Size(packed.rows_and_columns(size))
-
-    @property
-    def loc(self) -> Tensor:  # type: ignore[override]
-        """The mean M."""
-        return self.standard[0].to(self.dtype)
 
     @property
     def scale_tril(self) -> Tensor:  # type: ignore[override]
@@ -316,20 +304,11 @@ class JointMatrixNoise(JointPart, RateWishart):  # type: ignore[misc, override]
     """The precision matrix of the noise of D numbers, with a Wishart distribution."""
 
     family = MATRIX_NORMAL_WISHART
+    concentration, rate_tril = JointWishart.concentration, JointWishart.rate_tril
 
     def _event(self, size: int) -> torch.Size:
         _, dim = packed.rows_and_columns(size)
         return torch.Size((dim, dim))
-
-    @property
-    def concentration(self) -> Tensor:  # type: ignore[override]
-        """See :class:`RateWishart`."""
-        return self.standard[2].to(self.dtype)
-
-    @property
-    def rate_tril(self) -> Tensor:  # type: ignore[override]
-        """See :class:`RateWishart`."""
-        return self.standard[3].to(self.dtype)
 
 
 class JointKind(NamedTuple):
