@@ -98,7 +98,7 @@ def mean_of(own: Expects, factors: list[Factor], term: Product) -> tuple[Tensor,
     return own.expected(factors, {name for f in term if f.site not in sites for name in f.names})
 
 
-class _Numbers(torch.autograd.Function):
+class _NumbersOfAnother(torch.autograd.Function):
     """A tensor with the numbers of another; its gradients are its own."""
 
     @staticmethod
@@ -136,7 +136,7 @@ class Moments:
         if self.centre is not None:
             self._entries = self._about(self.centre)
             if self.about is not None:
-                self._entries = _Numbers.apply(self._entries, self.about.detach())
+                self._entries = _NumbersOfAnother.apply(self._entries, self.about.detach())
         self._tables: dict[tuple[Monomial, bool], Tensor] = {}
 
     def centred(self, batch_dims: int, dtype: torch.dtype, natural: Tensor) -> "Moments":
