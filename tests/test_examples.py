@@ -71,6 +71,10 @@ RUNS = {
         ["--steps=5", "--draws=10", "--picture=pictures/switching.png"],
         ["room_0 … room_4", "heating found: ", "variance of the thermometer"],
     ),
+    "semi_markov.py": (
+        ["--steps=20", "--stages=2", "--draws=4", "--picture=pictures/semi-markov.png"],
+        ["ahead      Beta       Gibbs", "2 stages: phase found at ", "true times on average: "],
+    ),
     "hidden_states.py": (
         ["--recordings=4", "--steps=3", "--starts=1", "--picture=pictures/hidden-states.png"],
         ["rates: ", "states by the best path: "],
@@ -272,6 +276,7 @@ PICTURES = {
     "spike_and_slab.py": ["spike-and-slab.png"],
     "annotators.py": ["annotators.png"],
     "switching.py": ["switching.png"],
+    "semi_markov.py": ["semi-markov.png"],
     "pendulum.py": ["pendulum.png"],
     "sensors.py": ["sensors.png"],
     "walking_sprites.py": ["walking.png"],
