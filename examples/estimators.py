@@ -64,10 +64,12 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, default=Path("estimators.png"))
     args = parser.parse_args()
     rng = np.random.default_rng(args.seed)
-    detector = OutlierDetector(random_state=args.seed).fit(generate(args.rows, rng)[0])
+    learnt = generate(args.rows, rng)[0]
+    mixture = BayesianMixture("auto", random_state=args.seed).fit(learnt)
+    detector = OutlierDetector(random_state=args.seed).fit(learnt)
     known, kinds = generate(args.rows, rng)
     rows = np.concatenate([known, rng.uniform(-6, 14, (STRANGE, 2))])
-    mixture, outliers = detector.mixture_, detector.predict(rows) < 0
+    outliers = detector.predict(rows) < 0
     print(f"components: {mixture.n_components_}")
     print(f"adjusted Rand index: {adjusted_rand_score(kinds, mixture.predict(known)):.2f}")
     for weight, (low, high) in zip(mixture.weights_, mixture.credible_interval().weights.T, strict=True):

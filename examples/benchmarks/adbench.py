@@ -25,7 +25,7 @@ from pyro_fmvae.sklearn import OutlierDetector
 
 
 def ours(x: np.ndarray, seed: int) -> np.ndarray:
-    """Minus the log posterior predictive density."""
+    """Minus the mean log posterior predictive density."""
     return -OutlierDetector(random_state=seed, contamination=0.1).fit(x).score_samples(x)
 
 

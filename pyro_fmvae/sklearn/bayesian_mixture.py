@@ -1,6 +1,7 @@
 """A Bayesian mixture as a scikit-learn estimator."""
 
 import warnings
+from copy import copy
 from functools import partial
 from typing import Any, Final
 
@@ -229,28 +230,47 @@ class BayesianMixture(MixtureDensity):
         self.component_labels_, self.cluster_labels_ = gamma.argmax(1), self._of_clusters(gamma).argmax(1)
         return self
 
-    def _learn(self, X: np.ndarray, weights: np.ndarray, warm: bool) -> "BayesianMixture":
-        """Fit the mixture to distinct rows."""
+    def _of_rows(self, X: np.ndarray, rows: np.ndarray, columns: np.ndarray, seed: int) -> "BayesianMixture":
+        """A copy that is fitted to some rows and columns, and knows the categories of all rows [n, D]."""
+        copied = copy(self).set_params(random_state=seed)
+        copied._so_far, copied.n_features_in_ = None, len(columns)
+        if hasattr(self, "feature_names_in_"):
+            copied.feature_names_in_ = self.feature_names_in_[columns]
+        every = X[:, columns]
+        return copied._learn(*distinct(every[rows], np.ones(len(rows))), False, every)
+
+    def _learn(
+        self, X: np.ndarray, weights: np.ndarray, warm: bool, every: np.ndarray | None = None
+    ) -> "BayesianMixture":
+        """Fit the mixture to distinct rows.
+
+        Args:
+            X, weights: of the rows.
+            warm: go on from the last fit.
+            every: rows whose categories there are; None: these.
+        """
         self._begun_with = float(weights.sum())
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         with seeded(seed):
             if warm:
                 model, stand_for = self._on_device(), self._total_weight
             else:
-                model, stand_for = self._start(X, weights, seed)
+                model, stand_for = self._start(X, weights, seed, X if every is None else every)
             parts = self._parts(X, weights, model.device)
             self._total_weight = float(weights.sum())
             self._sweep(IncrementalAscent(model, parts, stand_for=stand_for), X, weights)
         return self
 
-    def _start(self, X: np.ndarray, weights: np.ndarray, seed: int) -> tuple[ObservedMixture, float]:
+    def _start(
+        self, X: np.ndarray, weights: np.ndarray, seed: int, every: np.ndarray
+    ) -> tuple[ObservedMixture, float]:
         """The best clustering of a sample of rows, improved, and the number of its rows."""
         device, generator = resolve_device(self.device), np.random.default_rng(seed)
         number = 0 if self.n_components == "auto" else int(self.n_components)
         categorical, counted = self._indices("categorical_features"), self._indices("count_features")
         if both := set(categorical) & set(counted):
             raise ValueError(f"count_features: expected no column of categorical_features, got {min(both)}")
-        self._columns = Standardisation.of(X, weights, categorical, counted, device)
+        self._columns = Standardisation.of(X, weights, categorical, counted, device, every)
         self._rates = self._columns.rate_prior(self.rate_prior, float(weights.sum()))
         x = self._columns.standardised(X, device)
         self._prior = self._prior_given(x, weights)

@@ -13,10 +13,8 @@ from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
 from pyro_fmvae.infer import AutoConjugate
-from pyro_fmvae.learn.mixture_search import Naturals, Rows, sufficient_statistics, updated
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING, MixingWeights
 from pyro_fmvae.models.table_sites import NUMBERS, WEIGHTS, parameter_of
@@ -105,15 +103,6 @@ class MixtureParameters(TableEstimator):
 
 PART: Final = 5_000
 """Rows that are computed at once."""
-FOLDS: Final = 10
-"""Parts of the training rows that are held out in turn."""
-
-LEARNT: Final = 20
-"""Updates of the prior without such a part."""
-
-REDRAWN: Final = 1_000
-"""Draws and new rows of each mixture that is learnt anew."""
-
 CERTAIN: Final = 1e6
 """Times as many rows, with which a posterior is its mean."""
 
@@ -320,71 +309,23 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         self.weight_concentration_ = concentration if len(concentration) > 1 else concentration[0]
         self._publish(model)
 
-    def _held_out(self, X: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """:meth:`score_samples` of training rows [n, D], each without what its fold tells, [n].
-
-        Prior and posterior are those given the other folds, at the responsibilities that were found.
-        """
-        model, fold = self._on_device(), np.arange(len(X)) % FOLDS
-        x, found = self._columns.standardised(X, model.device), np.empty(len(X))
-        w = torch.as_tensor(weights, device=model.device)
-        parts = [np.flatnonzero(fold == number) for number in range(min(FOLDS, len(X)))]
-        sums = [sufficient_statistics(model, Rows(x[part], w[part]))[0] for part in parts]
-        for part, own in zip(parts, sums, strict=True):
-            rest = np.setdiff1d(np.arange(len(X)), part)
-            left = {name: torch.stack([each[name] for each in sums]).sum(0) - own[name] for name in own}
-            other = self._learnt_from(left, x[rest], weights[rest])
-            rows = x[part].split(PART)
-            found[part] = torch.cat([other.log_predictive(piece) for piece in rows]).cpu().numpy()
-        return found - self._columns.log_scales(X)
-
-    def _redrawn(self, number: int, usual: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Log-densities of draws from mixtures that so many rows would give, and of new rows under these.
-
-        The rows are drawn from this mixture, the parameters of its numbers at their posterior means, and each
-        mixture is learnt from rows whose components are known: [m] each, without units.
-
-        Args:
-            number: of rows.
-            usual: components whose draws and new rows count, bool [K].
-        """
-        model, found = self._on_device(), []
-        truth = self._new(model.components, 1, model.device)
-        truth.load_state_dict(model.state_dict())
+    def _typical(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """:meth:`sample`, but with the parameters of numbers at their posterior means."""
+        model = self._on_device()
+        certain = self._new(model.components, 1, model.device)
+        certain.load_state_dict(model.state_dict())
         if model.sites.numbers:
-            truth.posterior_of(parameter_of(NUMBERS)).natural.data.mul_(CERTAIN)
-        none = {name: torch.zeros_like(prior.natural) for name, prior in truth.natural_priors().items()}
+            certain.posterior_of(parameter_of(NUMBERS)).natural.data.mul_(CERTAIN)
         with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
-            for _ in range(FOLDS):
-                codes = truth.sample_codes(number)
-                x = truth.sample_latent(number, codes).double()
-                gamma = torch.nn.functional.one_hot(codes[:, -1], model.components).double()
-                other = self._learnt_from(updated(truth, none, truth.packed(x), gamma), x, np.ones(number))
-                found.append((self._of_draws(other, other, usual), self._of_draws(truth, other, usual)))
-        return found
-
-    @staticmethod
-    def _of_draws(drawn: ObservedMixture, under: ObservedMixture, usual: np.ndarray) -> np.ndarray:
-        """Log-densities under a mixture of draws from some components of another one, [m]."""
-        codes = drawn.sample_codes(REDRAWN)
-        chosen = codes[usual[codes[:, -1].cpu().numpy()]]
-        return under.log_predictive(drawn.sample_latent(len(chosen), chosen)).cpu().numpy()
-
-    def _learnt_from(self, sums: Naturals, x: Tensor, weights: np.ndarray) -> ObservedMixture:
-        """The mixture by sums of statistics, with the prior that these and their rows [n, D] give."""
-        other = self._new(len(self.weights_), 1, x.device, self._prior_given(x, weights))
-        for _ in range(LEARNT):
-            for name, prior in other.natural_priors().items():
-                other.posterior_of(name).natural.data.copy_(prior.natural + sums[name])
-            other.learn_prior()
-        return other
+            codes = certain.sample_codes(number)
+            rows = certain.sample_latent(number, codes)
+        return self._columns.in_units(rows), codes[:, -1].cpu().numpy()
 
     def _new(
         self,
         components: int,
         num_data: int,
         device: torch.device,
-        numbers: NormalWishart | ColumnNormalGamma | None = None,
     ) -> ObservedMixture:
         """A model of so many components, untrained."""
         concentration = self.weight_concentration_prior
@@ -394,7 +335,7 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         prior = TablePrior(
             c0=concentration,
             d0=self.category_prior,
-            numbers=self._prior if numbers is None else numbers,
+            numbers=self._prior,
             learn_s0=self.mean_precision_prior is None,
             rates=self._rates,
             weights=WEIGHT_PRIORS[self.weight_concentration_prior_type],

@@ -1,47 +1,62 @@
-"""Outliers by the density of a Bayesian mixture, as a scikit-learn estimator."""
+"""Outliers by the density of Bayesian mixtures, as a scikit-learn estimator."""
 
 from numbers import Real
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, OutlierMixin, clone
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pyro_fmvae.sklearn.bayesian_mixture import BayesianMixture
-from pyro_fmvae.sklearn.standardisation import distinct
+from pyro_fmvae.sklearn.standardisation import distinct, systematic_sample
 
 LEAST: Final = 0.01
 """Share of new rows that are outliers where ``contamination`` is "auto"."""
-CONCENTRATION: Final = 10.0
-"""Concentration of the default mixture's weights: a row far from all others gets no component of its own."""
+PAIRS: Final = 3
+"""Pairs of mixtures of all columns, and as many of some, if none is given."""
+SAMPLED: Final = 256
+"""Rows that each of them learns from at most, as many as a tree of an isolation forest does."""
+COMPONENTS: Final = 4
+"""Components of each, unless a mixture is given."""
+CORRELATED: Final = SAMPLED // 2
+"""Columns up to which their covariances are full."""
 FEW: Final = 0.2
 """Share of the rows that outliers are at most, where ``contamination`` is "auto"."""
+QUARTER: Final = 0.25
+"""Share of the draws and of the rows left out that are below the scores that are made equal."""
 DRAWS: Final = 10_000
 """Draws that decide it."""
 
 
 class OutlierDetector(OutlierMixin, BaseEstimator):
-    """Rows that a Bayesian mixture of the training rows finds improbable.
+    """Rows that Bayesian mixtures of the training rows find improbable.
 
-    The score is the log posterior predictive density, which accounts for what few rows leave unknown of a
-    component. Rows with missing entries (NaN) are scored by the entries that are there; fewer entries have a
+    The score is the mean log posterior predictive density under several mixtures, each learnt from a random
+    half of the rows, of at most 256. In a small sample, few outliers are alike, so that they rarely get a
+    component of their own, in which they would be as probable as others (Liu et al., 2008, Isolation forest,
+    Section 2). Six mixtures have all columns. Six others have random ones, by default, so that columns which
+    tell nothing do not hide outliers (Lazarevic and Kumar, 2005, Feature bagging for outlier detection).
+
+    Rows with missing entries (NaN) are scored by the entries that are there; fewer entries have a
     density in fewer dimensions, so compare such rows with those that miss the same columns. A category above
     those of the training counts as missing, too.
 
     Args:
-        mixture: a :class:`BayesianMixture`, which is cloned; None: one that chooses its number of components,
-            with a concentration of 10, so that a row far from all others has no component of its own.
+        mixture: a :class:`BayesianMixture`, whose clones are fitted to six samples of all columns; None:
+            mixtures of four components, six of all columns and six of random ones.
         contamination: share of the training rows that are outliers, in (0, 0.5]. With "auto", a row is an
-            outlier if it is less probable than 99 % of the mixture's own draws, corrected for what few rows
-            leave unknown. Of new rows that the mixture describes well, that is about one in a hundred.
+            outlier if it is less probable than 99 % of draws from the mixtures, corrected for what few rows
+            leave unknown. Of new rows that the mixtures describe well, that is about one in a hundred.
             Components that outliers among the training rows have taken do not count: those that have at most
             a fifth of the rows, and whose draws are mostly less probable than 99 % of all others.
-        random_state: seed of the mixture and of its draws.
+        random_state: seed of the samples, of the mixtures and of their draws.
 
     Attributes:
-        mixture_: fitted.
+        mixtures_: fitted, two for each set of columns.
+        columns_: columns of each mixture.
         offset_: score below which a row is an outlier, in nats.
         n_features_in_: columns.
         feature_names_in_: their names, where ``X`` had any.
@@ -72,7 +87,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
         return tags
 
     def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> "OutlierDetector":
-        """Fit the mixture and the threshold.
+        """Fit the mixtures and the threshold.
 
         Args:
             X: rows [n, D], NaN where missing.
@@ -87,50 +102,82 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
             bounds = {"min_val": 0, "max_val": 0.5, "include_boundaries": "right"}
             check_scalar(self.contamination, "contamination", Real, **bounds)
         validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan")
-        seed = check_random_state(self.random_state).randint(2**31 - 1)
-        default = BayesianMixture("auto", weight_concentration_prior=CONCENTRATION)
-        mixture = clone(default if self.mixture is None else self.mixture)
-        self.mixture_ = mixture.set_params(random_state=seed).fit(X, sample_weight=sample_weight)
-        x, weights = distinct(*self.mixture_._rows(X, sample_weight, reset=False))
+        mixture = self.mixture
+        if mixture is None:
+            full = self.n_features_in_ <= CORRELATED
+            mixture = BayesianMixture(COMPONENTS, n_init=1, covariance_type="full" if full else "diag")
+        mixture = clone(mixture)
+        x, weights = distinct(*mixture._rows(X, sample_weight, reset=True))
+        generator = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
+        self.columns_, self.mixtures_, learnt = [], [], []
+        for columns in self._subsets(generator):
+            rows = systematic_sample(
+                torch.as_tensor(generator.random((len(x), 1))), weights, 2 * SAMPLED, generator
+            )
+            half = max(len(rows) // 2, 1)
+            for part in rows[:half], rows[-half:]:
+                seed = int(generator.integers(2**31))
+                self.columns_.append(columns)
+                self.mixtures_.append(mixture._of_rows(x, part, columns, seed))
+                learnt.append(np.isin(np.arange(len(x)), part))
         if automatic:
-            self.offset_ = self._threshold(x, weights)
+            self.offset_ = self._threshold(x[:DRAWS], weights[:DRAWS], np.stack(learnt)[:, :DRAWS])
         else:
-            self.offset_ = lowest(self.mixture_._density(x), weights, float(self.contamination))
+            self.offset_ = lowest(self._densities(x).mean(0), weights, float(self.contamination))
         return self
 
-    def _threshold(self, x: np.ndarray, weights: np.ndarray) -> float:
+    def _subsets(self, generator: np.random.Generator) -> list[np.ndarray]:
+        """Columns of each pair of mixtures: all, then random ones, whose number is uniform on a log scale."""
+        every = np.arange(self.n_features_in_)
+        numbers = np.exp(generator.uniform(0, np.log(len(every) + 1), PAIRS)).astype(int)
+        some = [] if self.mixture is not None else [generator.permutation(every)[:most] for most in numbers]
+        return [every] * PAIRS + some
+
+    def _threshold(self, x: np.ndarray, weights: np.ndarray, learnt: np.ndarray) -> float:
         """The score that one in a hundred new rows is below, of those that are no outliers.
 
-        A mixture of few rows has narrower components than they were drawn from, so that new rows score less
-        than its own draws. All distances from the greatest density are taken in proportion to make up for
-        this. The proportion is the larger of two: the one that rows ask for that are held out, as far as
-        their median differs by more than its standard error; and the one by which one in a hundred new rows
-        is below if rows as many as these are drawn from the mixture itself, and learnt anew (calibration by
-        the parametric bootstrap: Beran, 1990, Calibrating prediction regions).
+        Draws of each mixture of all columns stand for new rows, scored by its twin in its own place. All
+        distances from the greatest score are taken in proportion, such that the lower quartile is that of
+        the training rows, each scored by the twins that did not learn from it.
+
+        Args:
+            x, weights: training rows [n, D].
+            learnt: which of them each mixture has learnt from, bool [mixtures, n].
         """
-        mixture = self.mixture_
-        rows, codes = mixture.sample(DRAWS)
-        drawn = mixture._density(rows)
-        usual = usual_components(drawn, codes, mixture.weights_)
-        drawn = drawn[usual[codes]]
-        most, middle, low = drawn.max(), np.median(drawn), np.quantile(drawn, LEAST)
-        scores, weighed = (
-            mixture._held_out(x, weights),
-            weights * mixture._responsibilities(x)[:, usual].sum(1),
-        )
-        error = 1.25 * np.sqrt(np.cov(scores, aweights=weighed, bias=True) / weighed.sum())
-        further = max(middle - lowest(scores, weighed, 0.5) - error, 0.0)
-        times = 1 + further / (most - middle) if middle < most else 1.0  # most draws may be alike
-        redrawn = mixture._redrawn(max(round(weights.sum()), 1), usual)
-        gaps = [(own.max() - new, own.max() - np.quantile(own, LEAST)) for own, new in redrawn]
-        beyond = [gap / usual_gap if usual_gap else np.ones(len(gap)) for gap, usual_gap in gaps]
-        return float(most - (most - low) * max(times, np.quantile(np.concatenate(beyond), 1 - LEAST)))
+        scores, codes = [], []
+        shares: list[np.ndarray] = []
+        numbers = len(self.mixtures_[0]._columns.numbers) > 0
+        for number, mixture in enumerate(self.mixtures_[: 2 * PAIRS]):
+            rows, components = mixture._typical(DRAWS // (2 * PAIRS))
+            densities = self._densities(rows)
+            if numbers:  # equal draws of categories have equal scores
+                densities[number] = densities[number ^ 1]
+            scores.append(densities.mean(0))
+            codes.append(components + sum(len(share) for share in shares))
+            shares.append(mixture.weights_ / (2 * PAIRS))
+        drawn, of = np.concatenate(scores), np.concatenate(codes)
+        usual = usual_components(drawn, of, np.concatenate(shares))
+        drawn = drawn[usual[of]]
+        most, quarter, low = drawn.max(), np.quantile(drawn, QUARTER), np.quantile(drawn, LEAST)
+        new = (~learnt).reshape(-1, 2, len(x))
+        new |= ~new.any(1, keepdims=True)
+        new_scores = ((self._densities(x).reshape(new.shape) * new).sum(1) / new.sum(1)).mean(0)
+        left_out = lowest(new_scores, weights, QUARTER)
+        times = (most - left_out) / (most - quarter) if quarter < most else 1.0
+        if not numbers:  # the rarest categories may be just below
+            times = max(times, 1.0)
+        return float(most - (most - low) * times)
+
+    def _densities(self, rows: np.ndarray) -> np.ndarray:
+        """Log-density of each row under each mixture, [mixtures, n]."""
+        both = zip(self.columns_, self.mixtures_, strict=True)
+        return np.stack([mixture._density(rows[:, columns]) for columns, mixture in both])
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
-        """Log posterior predictive density of each row, in nats, [n]; outliers have low ones."""
+        """Mean log posterior predictive density of each row, in nats, [n]; outliers have low ones."""
         check_is_fitted(self)
         validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite="allow-nan")
-        return self.mixture_.score_samples(X)
+        return self._densities(self.mixtures_[0]._checked(X, reset=False)).mean(0)
 
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """:meth:`score_samples` less ``offset_``, below 0 for outliers, [n]."""

@@ -48,6 +48,7 @@ class Standardisation:
         categorical: Sequence[int],
         counted: Sequence[int] = (),
         device: torch.device = CPU,
+        every: np.ndarray | None = None,
     ) -> "Standardisation":
         """The columns of rows [N, D], NaN where missing, with weights [N].
 
@@ -55,11 +56,13 @@ class Standardisation:
             X, weights: rows.
             categorical, counted: indices of the columns of categories, and of counts.
             device: where to compute.
+            every: rows [M, D] whose categories there are; None: these.
 
         Raises:
             ValueError: a column of categories or counts with numbers that are not 0, 1, 2, ..., or of so many
                 categories that it identifies rows.
         """
+        every = X if every is None else every
         x, each = (_on(device, part) for part in (X, weights))
         there = ~x.isnan()
         count = (each @ there.double()).clamp(min=np.finfo(float).tiny)
@@ -71,10 +74,10 @@ class Standardisation:
         rates = centre[list(counted)]
         for columns, what in (categorical, "categories"), (counted, "counts"):
             for column in columns:
-                values = X[~np.isnan(X[:, column]), column]
+                values = every[~np.isnan(every[:, column]), column]
                 _check_whole(values, what, column)
                 levels[column] = max(int(values.max(initial=0)) + 1, 2)
-                most = max(MANY, max(weights.sum(), len(X)) / 2)
+                most = max(MANY, max(weights.sum(), len(every)) / 2)
                 if what == "categories" and levels[column] > most:
                     raise ValueError(
                         f"categorical_features: expected at most {most:g} categories, half as many as rows, "
