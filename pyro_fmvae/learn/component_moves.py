@@ -135,6 +135,7 @@ class Sample:
         learn: bool = False,
         tolerance: float = SETTLED,
         start: ObservedMixture | None = None,
+        rival: float = -torch.inf,
     ) -> Fitted:
         """Coordinate ascent from responsibilities [N, K], until the bound hardly rises.
 
@@ -144,10 +145,11 @@ class Sample:
             learn: learn the prior, too, where it is learnt.
             tolerance: nats per row: an update that adds less is the last.
             start: a model of as many components that is near, by which missing numbers are first filled in.
+            rival: a bound to exceed, as for :func:`~pyro_fmvae.learn.mixture_search.ascended`.
         """
-        model = self.model(gamma.shape[1], start)
+        model, tolerance = self.model(gamma.shape[1], start), tolerance * self.each
         return ascended(
-            model, self.observations, gamma, iterations, tolerance=tolerance * self.each, learn=learn
+            model, self.observations, gamma, iterations, tolerance=tolerance, learn=learn, rival=rival
         )
 
     def taken(self, rows: Tensor) -> PackedObservations:
@@ -661,7 +663,8 @@ def _swapped(sample: Sample, found: Fitted, generator: torch.Generator) -> Fitte
         parts = splits.gains(found.gamma)
         for component, pair in swaps(sample, found, parts)[:TRIED]:
             gamma = parted(found.gamma, {component: parts[component]})
-            rival = sample.fit(joined(gamma, [pair]), learn=True)
+            least = -torch.inf if side_by_side(sample.observations) else found.bound + POSITIVE
+            rival = sample.fit(joined(gamma, [pair]), learn=True, rival=least)
             if rival.bound > found.bound + POSITIVE:
                 found = rival
                 break
