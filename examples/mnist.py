@@ -22,7 +22,7 @@ from pyro_fmvae import BernoulliObservation, FactorialMixtureVAE, figures, fit
 from pyro_fmvae.app.recipes import factors_of
 from pyro_fmvae.data import Batches, load
 from pyro_fmvae.evaluate import bound, tighter_bounds
-from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting
+from pyro_fmvae.learn import Budget, FMVAEOptions, Joint, Pretraining, PriorFitting
 from pyro_fmvae.nn import ConvDecoder, ConvEncoder
 
 SHARES = {"pretrain": 0.25, "prior": 0.05, "joint": 0.7}
@@ -63,7 +63,7 @@ def main():
         num_data=len(dataset.train),
     ).to(options.device)
 
-    learning = Learning(learning_rate=1e-3, final_learning_rate=1e-4)
+    learning = FMVAEOptions(learning_rate=1e-3, final_learning_rate=1e-4)
     pretrain, prior, joint = budgets(options.minutes, options.iterations)
     phases = [
         Pretraining(model, learning, pretrain),

@@ -24,7 +24,7 @@ from torch import nn
 from pyro_fmvae import VAE, FactorialMixtureVAE, GaussianObservation, fit
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import outlier_scores
-from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting, VAEJoint
+from pyro_fmvae.learn import Budget, FMVAEOptions, Joint, Pretraining, PriorFitting, VAEJoint, VAEOptions
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 
 SHAPE = (8, 8)
@@ -56,13 +56,13 @@ def networks():
 def plain(steps, _):
     """A VAE with a N(0, I) prior, and its phases of learning."""
     model = VAE(*networks(), LATENT, TRAIN)
-    return model, [VAEJoint(model, Learning(), Budget(iterations=steps))]
+    return model, [VAEJoint(model, VAEOptions(), Budget(iterations=steps))]
 
 
 def mixture(steps, seed):
     """A factorial mixture VAE, and its phases, with as many updates of the networks."""
     model = FactorialMixtureVAE(*networks(), FACTORS, LATENT // len(FACTORS), TRAIN)
-    learning, first = Learning(), max(2 * steps // 5, 1)
+    learning, first = FMVAEOptions(), max(2 * steps // 5, 1)
     return model, [
         Pretraining(model, learning, Budget(iterations=first)),
         PriorFitting(model, learning, Budget(iterations=max(steps // 25, 1)), seed),

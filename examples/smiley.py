@@ -21,7 +21,7 @@ from pyro_fmvae.app.recipes import factors_of
 from pyro_fmvae.data import Batches, Split, hide_labels, smiley
 from pyro_fmvae.data.sets import smileys
 from pyro_fmvae.evaluate import bound, label_agreement
-from pyro_fmvae.learn import Budget, Joint, Learning, Pretraining, PriorFitting
+from pyro_fmvae.learn import Budget, FMVAEOptions, Joint, Pretraining, PriorFitting
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 
 D = 8  # dimensions of each factor
@@ -69,7 +69,7 @@ def main():
 
     # First the networks under a N(0, I) prior, then the mixtures alone, from the encodings. Then everything,
     # with a weight of 100 for the labels' term, and last without that term, by natural gradients throughout.
-    learning = Learning(label_weight=100.0)
+    learning = FMVAEOptions(label_weight=100.0)
     n = options.iterations
     phases = [
         Pretraining(model, learning, Budget(iterations=max(n // 2, 1))),

@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 from pyro_fmvae import VAE, GaussianObservation, fit
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import amortisation_gap, bound
-from pyro_fmvae.learn import Budget, FreeEM, HybridEM, Learning, VAEJoint
+from pyro_fmvae.learn import Budget, FreeEM, HybridEM, VAEJoint, VAEOptions
 from pyro_fmvae.models import FreeEncoder, PointPosterior
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 
@@ -66,7 +66,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     train, test = digits(options.seed)
-    learning = Learning(learning_rate=2e-3, final_learning_rate=2e-4)
+    learning = VAEOptions(learning_rate=2e-3, final_learning_rate=2e-4)
     budget = Budget(iterations=options.steps)
     phases = {
         "free": FreeEM(untrained(options.seed, free=True), learning, budget, FREE_STEPS),

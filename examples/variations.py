@@ -34,8 +34,8 @@ from pyro_fmvae.app.recipes import configure
 from pyro_fmvae.app.runs import CHECKPOINT, Run, Trainer, resolve_device
 from pyro_fmvae.data import Batches, Dataset
 from pyro_fmvae.evaluate import bound, tighter_bounds
-from pyro_fmvae.infer import NaturalGradient, RobbinsMonro, TraceConjugate_ELBO, param_statements
-from pyro_fmvae.learn import Budget, GradientPhase, Joint, Learning, Phase, Pretraining, fit
+from pyro_fmvae.infer import NaturalGradient, RobbinsMonro, param_statements
+from pyro_fmvae.learn import Budget, FMVAEOptions, GradientPhase, Joint, Phase, Pretraining, fit
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
 
 COLUMNS = (
@@ -49,14 +49,14 @@ class Averaging(Joint):
     """The joint phase with moving averages of the networks' weights.
 
     Args:
-        model, learning, budget: as for the joint phase.
+        model, options, budget: as for the joint phase.
         decays: decay rates of the averages, in (0, 1).
     """
 
     def __init__(
-        self, model: FactorialMixtureVAE, learning: Learning, budget: Budget, decays: Iterable[float]
+        self, model: FactorialMixtureVAE, options: FMVAEOptions, budget: Budget, decays: Iterable[float]
     ) -> None:
-        super().__init__(model, learning, budget)
+        super().__init__(model, options, budget)
         self.networks = nn.ModuleList([model.encoder, model.decoder])
         self.averages = {
             decay: AveragedModel(self.networks, multi_avg_fn=get_ema_multi_avg_fn(decay)) for decay in decays
@@ -72,33 +72,30 @@ class Averaging(Joint):
 class Collapsed(GradientPhase):
     """Training of the networks alone under the posterior predictive of λ, equation 10, as the prior."""
 
-    def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget) -> None:
-        super().__init__("collapsed", budget, model)
-        self.vae, self.learning = model, learning
-        (self.group,) = model.factor_groups()
+    def __init__(self, model: FactorialMixtureVAE, options: FMVAEOptions, budget: Budget) -> None:
+        super().__init__("collapsed", options, budget, model)
+        self.vae = model
+        (self.mixture,) = model.factor_groups()
 
     def model(self, x: Tensor) -> None:
         param_statements("decoder", self.vae.decoder)
         with torch.no_grad():
-            prior = self.group.predictive()
+            prior = self.mixture.predictive()
         with pyro.plate("data", self.vae.num_data, subsample=x):
             z = pyro.sample("z", prior)
             pyro.sample("x", self.vae.observation(self.vae.decoder(z.flatten(-2))), obs=x)
 
     def guide(self, x: Tensor) -> None:
         param_statements("encoder", self.vae.encoder)
-        blocks = len(self.group.factors), self.vae.dim
+        blocks = len(self.mixture.factors), self.vae.dim
         loc, scale = (part.unflatten(-1, blocks) for part in self.vae.encoder(x))
         with pyro.plate("data", self.vae.num_data, subsample=x):
             pyro.sample("z", dist.Normal(loc, scale).to_event(2))
 
     def enter(self) -> None:
         networks = [*self.vae.encoder.parameters(), *self.vae.decoder.parameters()]
-        optim = NaturalGradient(1.0, self.learning.optimiser, networks)
-        self.svi = self.learning.svi(self.model, self.guide, optim, TraceConjugate_ELBO())
-
-    def before_step(self, fraction: float) -> None:
-        self.svi.optim.others.param_groups[0]["lr"] = self.learning.learning_rate_at(fraction)
+        optim = NaturalGradient(1.0, self.adam, networks)
+        self.svi = self.steps_of(self.model, self.guide, optim)
 
     def step(self, *batch: Tensor) -> float:
         return self.svi.step(*batch)
@@ -153,23 +150,25 @@ def collapsed(trainer: Trainer, chosen: argparse.Namespace) -> Iterator[tuple[st
 def free_bits(trainer: Trainer, chosen: argparse.Namespace) -> Iterator[tuple[str, nn.Module]]:
     """Train the networks, and save them as a start for other runs."""
     length = Budget(iterations=chosen.iterations or trainer.run.config.pretrain_iterations)
-    phase = Pretraining(trainer.model, trainer.learning, length)
+    phase = Pretraining(trainer.model, trainer.options, length)
+    phase.augmentation = trainer.run.recipe.augmentation()
     phase.vae = FreeBits(phase.vae, chosen.nats)
     follow(phase, trainer.batches)
     checkpoint.save(chosen.out / CHECKPOINT, {"model": trainer.model.state_dict()})
     yield f"{chosen.nats:g} nats free", trainer.model
 
 
-def continued(trainer: Trainer, chosen: argparse.Namespace) -> Learning:
+def continued(trainer: Trainer, chosen: argparse.Namespace) -> FMVAEOptions:
     """Settings to continue with: a new learning rate, no augmentation, and falling steps of λ.
 
     Raises:
         ValueError: learning rates out of range.
     """
-    done, rate = trainer.run.config.joint_iterations, trainer.learning.rate
-    later = RobbinsMonro(rate.delay + done, rate.forgetting, rate(done))
+    done, before = trainer.run.config.joint_iterations, trainer.options
+    first = RobbinsMonro(before.delay, before.forgetting, before.first_step)(done)
     rates = {"learning_rate": chosen.learning_rate, "final_learning_rate": chosen.final_learning_rate}
-    return replace(trainer.learning, **rates, rate=later, augment_until=0.0, kl_weight=1.0, restart_every=0)
+    later = {"delay": before.delay + done, "first_step": first, **rates}
+    return replace(before, **later, augment_until=0.0, kl_weight=1.0, restart_every=0)
 
 
 def follow(phase: Phase, batches: Batches) -> None:

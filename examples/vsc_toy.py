@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from pyro_fmvae import VAE, GaussianObservation, fit
 from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, StraightThrough
 from pyro_fmvae.evaluate import active_latents, best_correlation, bound, contrast, correlation_matrix
-from pyro_fmvae.learn import Budget, Learning, SparsePhase, VAEJoint
+from pyro_fmvae.learn import Budget, SparsePhase, VAEJoint, VSCOptions
 from pyro_fmvae.models import MixtureSparsePrior, PseudoInputs, VariationalSparseCoding
 from pyro_fmvae.nn import MLPEncoder, SpikeHead
 
@@ -98,7 +98,7 @@ def learn(make, seed: int, steps: int) -> Result:
     """Train a model on the data of a seed, and measure its codes of fresh points."""
     data = Data(seed)
     pyro.set_rng_seed(seed)
-    learning = Learning(learning_rate=3e-3, final_learning_rate=6e-4)
+    learning = VSCOptions(learning_rate=3e-3, final_learning_rate=6e-4)
     model, phase = make(learning, Budget(iterations=steps))
     for _ in fit([phase], data):
         pass

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from pyro_fmvae import RobbinsMonro, TraceConjugate_ELBO, checkpoint, fit
 from pyro_fmvae.app.runs.run import CHECKPOINT
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import FMVAEOptions
 from pyro_fmvae.learn.phase import Budget
 from tests.models.small import binary_data, small_model
 from tests.scripts import imported
@@ -52,7 +52,7 @@ def test_the_collapsed_objective_is_the_collapsed_bound(variations, sizes):
         z = loc + scale * torch.randn_like(loc)
         log_likelihood = model.pretraining().log_likelihood(x, z)
         expected.append((log_likelihood + model.log_prior(z) - Normal(loc, scale).log_prob(z).sum(-1)).mean())
-    phase = variations.Collapsed(model, Learning(), STEPS)
+    phase = variations.Collapsed(model, FMVAEOptions(), STEPS)
     assert loss_of(phase, x) == pytest.approx(-model.num_data * expected[0].item(), rel=1e-6)
     assert loss_of(phase, x) != pytest.approx(-model.num_data * expected[1].item(), rel=1e-6)
 
@@ -60,14 +60,14 @@ def test_the_collapsed_objective_is_the_collapsed_bound(variations, sizes):
 def test_collapsed_steps_leave_the_mixtures_as_they_are(variations):
     model = small_model((3, 3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    list(fit([variations.Collapsed(model, Learning(final_learning_rate=1e-4), STEPS)], [binary_data(8)]))
+    list(fit([variations.Collapsed(model, FMVAEOptions(final_learning_rate=1e-4), STEPS)], [binary_data(8)]))
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert moved == {name for name in before if name.startswith(("encoder", "decoder"))}
 
 
 def test_averages_are_exponential_ones_of_the_weights_after_each_step(variations):
     model = small_model()
-    phase = variations.Averaging(model, Learning(), STEPS, [0.5, 0.9])
+    phase = variations.Averaging(model, FMVAEOptions(), STEPS, [0.5, 0.9])
     weight, states = model.encoder.state_dict(), []
     for record in fit([phase], [binary_data(8)]):
         if record.step:
@@ -85,11 +85,12 @@ def test_steps_of_the_mixtures_go_on_falling_where_they_stood(variations, first_
     rate = RobbinsMonro(50.0, 0.6, first_step)
     training = SimpleNamespace(
         run=SimpleNamespace(config=SimpleNamespace(joint_iterations=30)),
-        learning=Learning(rate=rate, kl_weight=20.0, restart_every=5),
+        options=FMVAEOptions(**vars(rate), kl_weight=20.0, restart_every=5),
     )
     chosen = SimpleNamespace(learning_rate=1e-4, final_learning_rate=1e-6)
     later = variations.continued(training, chosen)
-    assert [later.rate(step) for step in range(5)] == pytest.approx([rate(30 + step) for step in range(5)])
+    steps = RobbinsMonro(later.delay, later.forgetting, later.first_step)
+    assert [steps(step) for step in range(5)] == pytest.approx([rate(30 + step) for step in range(5)])
     assert (later.learning_rate, later.final_learning_rate, later.augment_until) == (1e-4, 1e-6, 0.0)
     assert (later.kl_weight, later.restart_every) == (1.0, 0)
 

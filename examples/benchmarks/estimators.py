@@ -39,8 +39,8 @@ from torch import Tensor
 
 from pyro_fmvae.data import Batches, Split, load, smiley
 from pyro_fmvae.evaluate import bound, tighter_bounds
-from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.learn import Budget, Learning, Pretraining, PriorFitting, endless, fit
+from pyro_fmvae.infer import RobbinsMonro, TraceConjugate_ELBO
+from pyro_fmvae.learn import Budget, FMVAEOptions, Pretraining, PriorFitting, endless, fit
 from pyro_fmvae.models import FactorialMixtureVAE
 
 LEARNERS = [m for m in METHODS if not m.floor and not m.validate and "by hand" not in m.name]
@@ -64,7 +64,7 @@ def pretrained(
     """Train the state that every method starts from."""
     torch.manual_seed(seed)
     model = make_model(net, setting, len(train), train.x.shape[1:]).to(device)
-    learning = Learning()
+    learning = FMVAEOptions()
     phases = [
         Pretraining(model, learning, Budget(iterations=steps)),
         PriorFitting(model, learning, Budget(iterations=max(steps // 5, 1)), seed),
@@ -222,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     start = pretrained(options.net, options.setting, train, options.pretrain, seed, device)
 
     def trainings() -> Iterator[Training]:
-        rates = Rates(options.rate, options.globals_rate, Learning().rate)
+        rates = Rates(options.rate, options.globals_rate, RobbinsMonro(first_step=0.01))
         for method in options.methods:
             model, batches = copy.deepcopy(start), Batches(train, size, seed=seed, device=device)
             yield Training(method.name, model, method.make(model, rates), endless(batches))

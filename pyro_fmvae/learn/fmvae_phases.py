@@ -1,7 +1,7 @@
 """The phases in which a factorial mixture VAE is learnt. Paquet et al. (2018), Section 2.4 and Appendix E."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import Any, Final
@@ -11,12 +11,12 @@ from pyro.distributions import is_validation_enabled
 from torch import Tensor
 
 from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.infer.natural_gradient import NaturalGradient
+from pyro_fmvae.infer.natural_gradient import NaturalGradient, RobbinsMonro
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.learn.component_moves import Make, Sample, best_mixture
 from pyro_fmvae.learn.independent_components import Start, start_from_components
-from pyro_fmvae.learn.learning import Learning
-from pyro_fmvae.learn.phase import Budget, GradientPhase, Phase, arguments, endless
+from pyro_fmvae.learn.options import FMVAEOptions, VAEOptions
+from pyro_fmvae.learn.phase import Budget, GradientPhase, arguments, endless
 from pyro_fmvae.learn.revival import revive
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
@@ -77,23 +77,54 @@ SEED_RANGE = 2**62  # of starts within a phase, whose seeds are drawn from torch
 logger = logging.getLogger("pyro_fmvae")
 
 
-class Pretraining(GradientPhase):
+View = Callable[[Tensor], Tensor] | None
+"""Transform at random that makes a view of every point, such as a :class:`~pyro_fmvae.nn.RandomWarp`.
+
+None: views are the point itself, and only the distortion before the encoder tells them apart."""
+
+
+def draw_views(x: Tensor, number: int, view: View) -> Tensor:
+    """A batch [B, ...] as a model is to see it: a view of each point, or [B, V, ...] of V > 1."""
+    if number == 1:
+        return x if view is None else view(x)
+    several = x.repeat_interleave(number, 0)
+    several = several if view is None else view(several)
+    return several.unflatten(0, (len(x), number))
+
+
+class FactorialPhase(GradientPhase):
+    """A phase of a factorial mixture VAE.
+
+    Attributes:
+        view: makes views of points, of which ``options.views`` share assignments.
+    """
+
+    view: View = None
+
+    def viewed(self, x: Tensor) -> Tensor:
+        """Views of a batch."""
+        return draw_views(x, self.options.views, self.view)
+
+
+class Pretraining(FactorialPhase):
     """The networks alone, under a N(0, I) prior."""
 
-    def __init__(self, model: FactorialMixtureVAE | VAE, learning: Learning, budget: Budget) -> None:
-        self.vae, self.model, self.learning = model.pretraining(), model, learning
+    def __init__(
+        self, model: FactorialMixtureVAE | VAE, options: FMVAEOptions | VAEOptions, budget: Budget
+    ) -> None:
+        self.vae, self.model = model.pretraining(), model
         self.kl_weight: float | Tensor = 1.0
-        super().__init__("pretrain", budget, self.vae)
+        super().__init__("pretrain", options, budget, self.vae)
 
     def enter(self) -> None:
         """Adam over the networks, in the model's mode."""
         self.vae.training = self.model.training
-        optim = NaturalGradient(1.0, self.learning.optimiser, self.vae.parameters())
-        self.svi = self.learning.svi(self.vae.model, self.vae.guide, optim, TraceConjugate_ELBO())
+        optim = NaturalGradient(1.0, self.adam, self.vae.parameters())
+        self.svi = self.steps_of(self.vae.model, self.vae.guide, optim)
 
     def before_step(self, fraction: float) -> None:
         """Anneal the weight of the KL divergence."""
-        annealing, full = self.learning.kl_annealing, self.learning.pretrain_kl_weight
+        annealing, full = self.options.kl_annealing, self.options.pretrain_kl_weight
         if fraction < annealing:  # as a tensor: numbers are constants of a captured step
             weight = full * max(fraction / annealing, 1e-3)
             self.kl_weight = torch.tensor(weight, device=next(self.vae.parameters()).device)
@@ -107,29 +138,33 @@ class Pretraining(GradientPhase):
 
     def step(self, *batch: Any) -> Tensor:
         """One step at the present weight of the KL divergence; labels are not looked at."""
-        one = replace(self.learning, views=1)
-        return self.svi.step_async(one.viewed(one.augment(batch[0])), kl_weight=self.kl_weight)
+        x = draw_views(self.augment(batch[0]), 1, self.view)
+        return self.svi.step_async(x, kl_weight=self.kl_weight)
 
 
-class PriorFitting(GradientPhase):
+class PriorFitting(FactorialPhase):
     """λ alone: seeded from encoded data, then fitted by natural-gradient steps with the encoder as it is."""
 
-    def __init__(self, model: FactorialMixtureVAE, learning: Learning, budget: Budget, seed: int = 0) -> None:
-        super().__init__("prior", budget, model)
-        self.model, self.learning, self.seed = model, learning, seed
+    def __init__(
+        self, model: FactorialMixtureVAE, options: FMVAEOptions, budget: Budget, seed: int = 0
+    ) -> None:
+        super().__init__("prior", options, budget, model)
+        self.model, self.seed = model, seed
         self.start: Start | None = None
 
     def enter(self) -> None:
         """Natural steps only; the networks' parameters are handed to no optimiser."""
         for group in self.model.factor_groups():
             group.use_natural()
-        optim = NaturalGradient(self.learning.rate)
-        model = self.model
-        self.svi = self.learning.svi(model.prior_model, model.prior_guide, optim, TraceConjugate_ELBO())
+        optim = NaturalGradient(_rate(self.options))
+        self.svi = self.steps_of(self.model.prior_model, self.model.prior_guide, optim)
+
+    def before_step(self, fraction: float) -> None:
+        """Nothing: steps fall by themselves."""
 
     def prepare(self, batches: Iterable[Any]) -> None:
         """Seed λ from up to 20,000 encoded points."""
-        self.start = _seed(self.model, batches, self.seed, self.learning)
+        self.start = _seed(self.model, batches, self.seed, self.options)
 
     def measures(self) -> dict[str, Any]:
         """Independent components, once they were looked for: bits, how many have clusters, their factors."""
@@ -145,15 +180,15 @@ class PriorFitting(GradientPhase):
     def step(self, *batch: Any) -> Tensor:
         """One natural-gradient step."""
         x, *rest = batch
-        return self.svi.step_async(self.learning.viewed(x), *rest)
+        return self.svi.step_async(self.viewed(x), *rest)
 
 
-class Joint(GradientPhase):
+class Joint(FactorialPhase):
     """Networks and λ together; with ``label_weight`` > 0, λ of labelled factors takes first-order steps.
 
     Args:
         model: learnt in place.
-        learning: rates, weights and schedules.
+        options: rates, weights and schedules.
         budget: of the phase.
         name: for records.
         seed: seed λ from encoded data first; None: leave it as it is.
@@ -162,37 +197,37 @@ class Joint(GradientPhase):
     def __init__(
         self,
         model: FactorialMixtureVAE,
-        learning: Learning,
+        options: FMVAEOptions,
         budget: Budget,
         name: str = "joint",
         seed: int | None = None,
     ) -> None:
-        super().__init__(name, budget, model)
-        self.model, self.learning, self.seed = model, learning, seed
-        self.augmenting, self.closed = True, learning.free_from > 0
+        super().__init__(name, options, budget, model)
+        self.model, self.seed = model, seed
+        self.closed = self.options.free_from > 0
         self.begun = not self.closed
 
     def enter(self) -> None:
         """Natural or standard parameters for λ, and one Adam over all but the natural ones."""
-        model, learning = self.model, self.learning
+        model, options = self.model, self.options
         for group in model.factor_groups():
-            if learning.label_weight > 0 and group.columns:
+            if options.label_weight > 0 and group.columns:
                 group.use_standard()
             else:
                 group.use_natural()
         networks = [*model.encoder.parameters(), *model.decoder.parameters()]
         first_order = [p for g in model.factor_groups() if g.columns for p in g.parameters()]
-        adam = learning.optimiser(networks, first_order if learning.label_weight > 0 else ())
-        optim = NaturalGradient(learning.rate, lambda _: adam, model.parameters())
+        adam = self.adam(networks, first_order if options.label_weight > 0 else ())
+        optim = NaturalGradient(_rate(options), lambda _: adam, model.parameters())
         names = ("label_weight", "kl_weight", "independence_weight")
-        elbo = TraceConjugate_ELBO(**{name: getattr(learning, name) for name in names})
-        self.svi = learning.svi(model.model, model.guide, optim, elbo, learning.recompute)
+        elbo = TraceConjugate_ELBO(**{name: getattr(options, name) for name in names})
+        self.svi = self.steps_of(model.model, model.guide, optim, elbo, options.recompute)
 
     def prepare(self, batches: Iterable[Any]) -> None:
         """Seed λ if a seed was given, separate components, and enter again: λ's parameters are replaced."""
         if self.seed is not None:
-            _seed(self.model, batches, self.seed, self.learning)
-        distance = self.learning.label_distance if self.learning.label_weight > 0 else 0.0
+            _seed(self.model, batches, self.seed, self.options)
+        distance = self.options.label_distance if self.options.label_weight > 0 else 0.0
         if distance:
             self.model.separate_labelled(distance, _generator())
         if self.seed is not None or distance:
@@ -210,18 +245,18 @@ class Joint(GradientPhase):
         times, anew = step // FIRST_REVIVAL, False
         if step % FIRST_REVIVAL == 0 and times.bit_count() == 1:
             anew = self._revive(copy(batches), step)
-        every = self.learning.restart_every
+        every = self.options.restart_every
         if not (every and step and step % every == 0):
             return anew
         loc, scale, _ = encode_some(self.model, copy(batches))
-        self._say(self.model.restart(loc, scale, _generator(), self.learning.restarts), step)
+        self._say(self.model.restart(loc, scale, _generator(), self.options.prior_restarts), step)
         return True
 
     def _revive(self, batches: Iterable[Any], step: int) -> bool:
         """Start free factors anew where that pays: see :mod:`pyro_fmvae.learn.revival`."""
-        if self.learning.independent_start:
-            self._say(revive(self.model, batches, step, self.learning.restarts), step)
-        return self.learning.independent_start
+        if self.options.independent_start:
+            self._say(revive(self.model, batches, step, self.options.prior_restarts), step)
+        return bool(self.options.independent_start)
 
     def _say(self, gains: dict[int, float], step: int) -> None:
         """Log which factors were started anew."""
@@ -232,11 +267,10 @@ class Joint(GradientPhase):
 
     def before_step(self, fraction: float) -> None:
         """Move the KL weight to 1; warm the learning rate up, later move it to its end; open free factors."""
-        learning, warmth = self.learning, min(max(fraction / WARM_UP, COLDEST), 1.0)
-        self.closed, self.begun = fraction < learning.free_from, True
-        self.augmenting = fraction < learning.augment_until
-        self.svi.elbo.kl_weight = learning.kl_weight_at(fraction)
-        self.svi.optim.others.param_groups[0]["lr"] = warmth * learning.learning_rate_at(fraction)
+        super().before_step(fraction)
+        self.svi.optim.others.param_groups[0]["lr"] *= min(max(fraction / WARM_UP, COLDEST), 1.0)
+        self.closed, self.begun = fraction < self.options.free_from, True
+        self.svi.elbo.kl_weight = self.kl_weight_now()
 
     @property
     def comparable(self) -> bool:
@@ -246,7 +280,7 @@ class Joint(GradientPhase):
     @property
     def settled(self) -> bool:
         """True once the decoder sees all factors, if the weight of KL[z] is 1 throughout."""
-        return self.learning.kl_weight == 1 and not self.closed
+        return self.options.kl_weight == 1 and not self.closed
 
     def step(self, *batch: Any) -> Tensor:
         """One step on a batch, augmented and without free factors for as long as either is wanted."""
@@ -255,9 +289,7 @@ class Joint(GradientPhase):
         if self.closed:
             self.model.gate_free(0.0)
         try:
-            return self.svi.step_async(
-                self.learning.viewed(self.learning.augment(x) if self.augmenting else x), *rest
-            )
+            return self.svi.step_async(self.viewed(self.augment(x, self.options.augment_until)), *rest)
         finally:
             if self.closed:  # between steps the model is whole, whoever asks it
                 self.model.gate_free(1.0)
@@ -270,40 +302,47 @@ class Joint(GradientPhase):
 
 def fmvae_phases(
     model: FactorialMixtureVAE,
-    learning: Learning,
+    options: FMVAEOptions,
     budgets: Mapping[str, Budget],
     seed: int,
-    joint_learning_rate: float | None = None,
-) -> list[Phase]:
+) -> list[FactorialPhase]:
     """The phases of a training: networks alone, prior alone, everything, and everything again.
 
     The second time labels have no weight. Without labels, full starts are made anew.
 
     Args:
         model: learnt in place.
-        learning: rates, weights and schedules.
+        options: rates, weights and schedules.
         budgets: of the phases ``pretrain``, ``prior``, ``joint`` and ``refine``.
         seed: of the seeding of λ.
-        joint_learning_rate: of the networks at the start of the joint phase; None: as in pretraining.
     """
     prior, joint = budgets["prior"], budgets["joint"]
-    at_joint = replace(learning, learning_rate=joint_learning_rate or learning.learning_rate)
+    at_joint = replace(options, learning_rate=options.joint_learning_rate or options.learning_rate)
     last = replace(
-        learning,
+        options,
         label_weight=0.0,
         kl_weight=1.0,
         free_from=0.0,
-        learning_rate=learning.final_learning_rate or at_joint.learning_rate,
+        learning_rate=options.final_learning_rate or at_joint.learning_rate,
         augment_until=0.0,
     )
-    anew = learning.full_starts and not model.labelled and not learning.independent_start
+    anew = options.full_starts and not model.labelled and not options.independent_start
     seeded = anew or (prior.empty and joint.empty)
     return [
-        Pretraining(model, learning, budgets["pretrain"]),
-        PriorFitting(model, learning, prior, seed),
+        Pretraining(model, options, budgets["pretrain"]),
+        PriorFitting(model, options, prior, seed),
         Joint(model, at_joint, joint, seed=seed if prior.empty else None),
         Joint(model, last, budgets["refine"], "refine", seed if seeded else None),
     ]
+
+
+def _rate(options: FMVAEOptions) -> RobbinsMonro:
+    """Step sizes ρ of the natural gradient, counted anew in each phase.
+
+    Large first steps cost components: what a few small batches happen not to show is forgotten. From the same
+    64 seeded clusters of MNIST, 300 steps from 0.5 down left 38 in use, from 0.01 down all 64.
+    """
+    return RobbinsMonro(options.delay, options.forgetting, options.first_step)
 
 
 def _generator() -> torch.Generator:
@@ -311,19 +350,19 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(int(torch.randint(SEED_RANGE, ())))
 
 
-def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, learning: Learning) -> Start:
+def _seed(model: FactorialMixtureVAE, batches: Iterable[Any], seed: int, options: FMVAEOptions) -> Start:
     """Seed λ from up to 20,000 encoded points, and from more that have labels where few of these do.
 
-    With ``learning.independent_start`` the networks' basis changes first, so that blocks begin with
+    With ``options.independent_start`` the networks' basis changes first, so that blocks begin with
     independent components.
     """
-    clusters = full_clusters if learning.full_starts else kmeans
+    clusters = full_clusters if options.full_starts else kmeans
     generator = torch.Generator().manual_seed(seed)
     loc, scale, labels = encode_some(model, batches, SEEDING_LABELS)
     start = Start(loc, scale)
-    if learning.independent_start:
+    if options.independent_start:
         start = start_from_components(model, loc, scale, labels, seed)
-    restarts, responsibilities = learning.restarts, start.responsibilities
+    restarts, responsibilities = options.prior_restarts, start.responsibilities
     model.seed(start.loc, start.scale, labels, generator, restarts, clusters, responsibilities)
     return start
 

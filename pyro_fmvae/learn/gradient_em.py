@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
 from pyro_fmvae.infer.natural_gradient import NaturalGradient
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import BSCOptions
 from pyro_fmvae.learn.phase import Budget, GradientPhase, check_number, check_rows, first_batch
 from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
 
@@ -20,21 +20,21 @@ class GradientEM(GradientPhase):
 
     Args:
         model: learnt in place.
-        learning: its learning rates are used, which fall in the last half of the phase, and its group.
+        options: learning rates and weight decay are used.
         budget: of the phase.
     """
 
     latents: Tensor
 
-    def __init__(self, model: BinarySparseCoding, learning: Learning, budget: Budget) -> None:
-        super().__init__("joint", budget, model)
-        self.model, self.learning = model, learning
+    def __init__(self, model: BinarySparseCoding, options: BSCOptions, budget: Budget) -> None:
+        super().__init__("joint", options, budget, model)
+        self.model = model
 
     def enter(self) -> None:
         """Adam over all parameters."""
-        optim = NaturalGradient(1.0, self.learning.optimiser, self.model.parameters())
-        group = self.learning.group
-        self.svi = ConjugateSVI(self.model.model, self.model.guide, optim, TraceConjugate_ELBO(), group=group)
+        optim = NaturalGradient(1.0, self.adam, self.model.parameters())
+        model, elbo = self.model, TraceConjugate_ELBO()
+        self.svi = ConjugateSVI(model.model, model.guide, optim, elbo, group=self.group)
 
     def prepare(self, batches: Iterable[Any]) -> None:
         """Start from the first batch of data, as EM does.
@@ -46,10 +46,6 @@ class GradientEM(GradientPhase):
         parameters = self.model.em.start(first_batch(batches), 1)
         self.model.take(parameters, 0)
         (self.latents,) = self.model.em.start_latents(self.model.given(), self.model.num_data)
-
-    def before_step(self, fraction: float) -> None:
-        """Let the learning rate fall in the second half."""
-        self.svi.optim.others.param_groups[0]["lr"] = self.learning.learning_rate_at(fraction)
 
     def step(self, *batch: Any) -> float:
         """One fixed point and one step; returns the loss, in nats for all N points.

@@ -2,16 +2,19 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
 from pyro_fmvae.capture import CapturedSVI
+from pyro_fmvae.infer import TraceConjugate_ELBO
+from pyro_fmvae.infer.natural_gradient import NaturalGradient
 from pyro_fmvae.infer.svi import ConjugateSVI
+from pyro_fmvae.learn.options import TrainConfig
 
 # The first batch of data, from which parameters start, and a check that there is anything to learn.
 
@@ -185,14 +188,99 @@ class Phase(ABC):
         """Load a result of :meth:`state_dict`; call :meth:`enter` first."""
 
 
+AUGMENTED = 0.5  # share of a batch
+
+
 class GradientPhase(Phase):
     """A phase with one optimiser.
 
+    Args:
+        name, budget, program: as for :class:`Phase`.
+        options: of the model: learning rates, weights, schedules, and how steps are taken. None stands for
+            what data choose, so options that phases use must not be None.
+
     Attributes:
         svi: takes the steps; made by :meth:`enter`.
+        augmentation: transform of half of the points of every batch, such as
+            :class:`~pyro_fmvae.nn.RandomWarp`; None leaves them all as they are.
+        compile_from, group: which steps are compiled, and the processes that take them: see
+            :class:`~pyro_fmvae.capture.CapturedSVI`. Set them, and ``augmentation``, before the phase begins.
+        fraction: share of the budget that is used up.
     """
 
     svi: ConjugateSVI
+    augmentation: Callable[[Tensor], Tensor] | None = None
+    compile_from = 1
+    group: Any = None
+    fraction = 0.0
+
+    def __init__(self, name: str, options: TrainConfig, budget: Budget, program: torch.nn.Module) -> None:
+        super().__init__(name, budget, program)
+        self.options: Any = options
+
+    def before_step(self, fraction: float) -> None:
+        """Let the networks' learning rate fall in the second half, if it has an end."""
+        self.fraction = fraction
+        self.svi.optim.others.param_groups[0]["lr"] = self.options.learning_rate * self.slowing
+
+    @property
+    def slowing(self) -> float:
+        """Learning rate at present as a share of the first one: it falls geometrically in the second half."""
+        first, last = self.options.learning_rate, self.options.final_learning_rate
+        return 1.0 if last is None else (last / first) ** max(2 * self.fraction - 1, 0.0)
+
+    def kl_weight_now(self, end: float = 1.0) -> float:
+        """Weight of KL[z] at present: it moves linearly to its end."""
+        start: float = self.options.kl_weight
+        return start + (end - start) * min(self.fraction, 1.0)
+
+    def adam(self, networks: Iterable[Tensor], first_order: Sequence[Tensor] = ()) -> AdamW:
+        """Adam with decoupled weight decay on the networks; λ in standard parameters at its own rate."""
+        options = self.options
+        rate = {"lr": options.learning_rate, "weight_decay": options.weight_decay}
+        groups: list[dict[str, Any]] = [{"params": list(networks), **rate}]
+        if first_order:
+            rate = {"lr": options.prior_learning_rate, "weight_decay": 0.0}
+            groups.append({"params": list(first_order), **rate})
+        return AdamW(groups, fused=True)
+
+    def steps_of(
+        self,
+        model: Any,
+        guide: Any,
+        optim: NaturalGradient,
+        elbo: TraceConjugate_ELBO | None = None,
+        recompute: bool = False,
+    ) -> CapturedSVI:
+        """The SVI object that takes steps as the options say."""
+        options = self.options
+        return CapturedSVI(
+            model,
+            guide,
+            optim,
+            elbo or TraceConjugate_ELBO(),
+            recompute,
+            eager=options.eager,
+            compile=bool(options.compile),
+            compile_from=self.compile_from,
+            autocast=torch.bfloat16 if options.autocast else None,
+            group=self.group,
+        )
+
+    def augment(self, x: Tensor, until: float = 1.0) -> Tensor:
+        """A batch [B, ...] of which half of the points, chosen at random, are transformed.
+
+        Of an odd number of points, it is the smaller or the larger half, at random.
+
+        Args:
+            x: the batch.
+            until: share of the phase from which on points are left as they are.
+        """
+        if self.augmentation is None or self.fraction >= until:
+            return x
+        number = int(AUGMENTED * len(x) + torch.rand(()).item())
+        chosen = torch.randperm(len(x), device=x.device)[:number]
+        return x.index_copy(0, chosen, self.augmentation(x[chosen]))
 
     def take_steps(self, eager: bool = False, compile: bool = False) -> bool:
         """Choose how ``svi`` takes steps, where it can capture them."""

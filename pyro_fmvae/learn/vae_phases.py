@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from pyro_fmvae.capture import CapturedFreeGaussian
-from pyro_fmvae.infer import ConjugateSVI, TraceConjugate_ELBO
-from pyro_fmvae.infer.free_gaussian import GaussianTable
+from pyro_fmvae.infer import ConjugateSVI
+from pyro_fmvae.infer.free_gaussian import FreeGaussian, GaussianTable
 from pyro_fmvae.infer.natural_gradient import NaturalGradient
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import VAEOptions
 from pyro_fmvae.learn.phase import Budget, GradientPhase, check_number, check_rows
 from pyro_fmvae.models.vae import VAE
 
@@ -22,10 +22,10 @@ class VAEPhase(GradientPhase):
 
     Args:
         model: learnt in place.
-        learning: used of it are learning rates, KL weight, augmentation, and how steps are taken.
+        options: learning rates, KL weight and ``augment_until`` are used, and how steps are taken.
         budget: of the phase.
         beta: > 0, final weight of the KL divergence, which moves there linearly: β of a β-VAE (Higgins et
-            al., 2017). With the same number as ``learning.kl_weight`` the weight stays.
+            al., 2017). With the same number as ``options.kl_weight`` the weight stays.
         tc_weight: weight of the total correlation within the KL divergence: β of a β-TCVAE (Chen et al.,
             2018).
 
@@ -34,26 +34,23 @@ class VAEPhase(GradientPhase):
     """
 
     def __init__(
-        self, model: VAE, learning: Learning, budget: Budget, beta: float = 1.0, tc_weight: float = 1.0
+        self, model: VAE, options: VAEOptions, budget: Budget, beta: float = 1.0, tc_weight: float = 1.0
     ) -> None:
-        super().__init__("joint", budget, model)
+        super().__init__("joint", options, budget, model)
         if not 0 < beta < float("inf"):
             raise ValueError(f"beta: expected a number > 0, got {beta}")
         if not 0 <= tc_weight < float("inf"):
             raise ValueError(f"tc_weight: expected a number >= 0, got {tc_weight}")
-        self.model, self.learning, self.beta = model, learning, beta
-        self.weights: dict[str, Any] = {"kl_weight": learning.kl_weight, "tc_weight": tc_weight}
-        self.augmenting = True
+        self.model, self.beta = model, beta
+        self.weights: dict[str, Any] = {"kl_weight": options.kl_weight, "tc_weight": tc_weight}
 
     def before_step(self, fraction: float) -> None:
         """Move the KL weight and, in the second half, the learning rates."""
-        learning, rate = self.learning, self.learning.learning_rate_at(fraction)
-        self.augmenting = fraction < learning.augment_until
-        if learning.kl_weight != self.beta:  # as a tensor: numbers are constants of a captured step
-            weight = learning.kl_weight + (self.beta - learning.kl_weight) * min(fraction, 1.0)
-            self.weights["kl_weight"] = torch.tensor(weight, device=next(self.model.parameters()).device)
-        self.svi.optim.others.param_groups[0]["lr"] = rate
-        self._slow_down(rate / learning.learning_rate)
+        super().before_step(fraction)
+        if not self.settled:  # as a tensor: numbers are constants of a captured step
+            device = next(self.model.parameters()).device
+            self.weights["kl_weight"] = torch.tensor(self.kl_weight_now(self.beta), device=device)
+        self._slow_down(self.slowing)
 
     @property
     def comparable(self) -> bool:
@@ -63,7 +60,7 @@ class VAEPhase(GradientPhase):
     @property
     def settled(self) -> bool:
         """True if the weight of the KL divergence stays."""
-        return self.learning.kl_weight == self.beta
+        return bool(self.options.kl_weight == self.beta)
 
     @abstractmethod
     def _slow_down(self, share: float) -> None:
@@ -71,11 +68,11 @@ class VAEPhase(GradientPhase):
 
     def _adam(self, networks: nn.Module) -> ConjugateSVI:
         """The SVI object that takes steps of Adam on the parameters of some networks."""
-        optim = NaturalGradient(1.0, self.learning.optimiser, networks.parameters())
-        return self.learning.svi(self.model.model, self.model.guide, optim, TraceConjugate_ELBO())
+        optim = NaturalGradient(1.0, self.adam, networks.parameters())
+        return self.steps_of(self.model.model, self.model.guide, optim)
 
     def _augmented(self, x: Tensor) -> Tensor:
-        return self.learning.augment(x) if self.augmenting else x
+        return self.augment(x, self.options.augment_until)
 
 
 class VAEJoint(VAEPhase):
@@ -85,7 +82,7 @@ class VAEJoint(VAEPhase):
     weight of KL[z]. After pretraining and as many iterations, a VAE is a baseline with as many updates.
 
     Args:
-        model, learning, budget, beta, tc_weight: as for :class:`VAEPhase`.
+        model, options, budget, beta, tc_weight: as for :class:`VAEPhase`.
 
     Raises:
         ValueError: a weight out of range.
@@ -107,7 +104,7 @@ class VariationalEM(VAEPhase):
     """A phase whose E-step is free: a few gradient steps of each point's own q_i = N(m_i, s_i²).
 
     Args:
-        model, learning, budget, beta, tc_weight: as for :class:`VAEPhase`.
+        model, options, budget, beta, tc_weight: as for :class:`VAEPhase`.
         steps: of q_i in each iteration, >= 1.
         free_learning_rate: Adam's at the first of them, > 0. It falls within an iteration, and from iteration
             to iteration as the networks' does.
@@ -119,15 +116,22 @@ class VariationalEM(VAEPhase):
     def __init__(
         self,
         model: VAE,
-        learning: Learning,
+        options: VAEOptions,
         budget: Budget,
         steps: int = 10,
         free_learning_rate: float = 0.1,
         beta: float = 1.0,
         tc_weight: float = 1.0,
     ) -> None:
-        super().__init__(model, learning, budget, beta, tc_weight)
-        self.free = learning.free_gaussian(model, steps, free_learning_rate)
+        super().__init__(model, options, budget, beta, tc_weight)
+        autocast = torch.bfloat16 if options.autocast else None
+        if options.eager:
+            self.free = FreeGaussian(model, steps, free_learning_rate, autocast=autocast)
+        else:
+            compiled = bool(options.compile)
+            self.free = CapturedFreeGaussian(
+                model, steps, free_learning_rate, compile=compiled, autocast=autocast
+            )
         self.free_learning_rate = free_learning_rate
 
     def take_steps(self, eager: bool = False, compile: bool = False) -> bool:
@@ -154,7 +158,7 @@ class HybridEM(VariationalEM):
         """One Adam over both networks, which step in turn."""
         self.svi = self._adam(self.model)
         fixed = poutine.block(self.model.model, hide_types=["param"])
-        self.encoder_svi = self.learning.svi(fixed, self.model.guide, self.svi.optim, TraceConjugate_ELBO())
+        self.encoder_svi = self.steps_of(fixed, self.model.guide, self.svi.optim)
 
     def take_steps(self, eager: bool = False, compile: bool = False) -> bool:
         """Choose how free steps and those of both networks are taken."""
@@ -193,7 +197,7 @@ class FreeEM(VariationalEM):
 
     def enter(self) -> None:
         """Adam over the decoder, and q_i of about N(0, I)."""
-        if self.learning.augmentation is not None:
+        if self.augmentation is not None:
             raise ValueError("augmentation: expected 0 if data points have posteriors of their own")
         model = self.model
         self.svi = self._adam(model.decoder)

@@ -5,9 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.infer.natural_gradient import NaturalGradient
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import VSCOptions
 from pyro_fmvae.learn.phase import Budget, GradientPhase
 from pyro_fmvae.models.variational_sparse_coding import VariationalSparseCoding
 
@@ -22,8 +21,8 @@ class SparsePhase(GradientPhase):
     Args:
         name: for records.
         model: learnt in place.
-        learning: used of it are the learning rates, which fall in the last half of the phase, the weight of
-            the KL divergence, which moves to 1, augmentation, and how steps are taken.
+        options: learning rates, the weight of the KL divergence, which moves to 1, and ``augment_until`` are
+            used, and how steps are taken.
         budget: of the phase.
         warm_up: shares of the whole training between which the warm-up λ of the draws moves from 0 to 1.
         span: the part of the whole training that this phase is, from one share to another.
@@ -36,37 +35,34 @@ class SparsePhase(GradientPhase):
         self,
         name: str,
         model: VariationalSparseCoding,
-        learning: Learning,
+        options: VSCOptions,
         budget: Budget,
         warm_up: tuple[float, float] = (0.0, 0.1),
         span: tuple[float, float] = (0.0, 1.0),
     ) -> None:
-        super().__init__(name, budget, model)
+        super().__init__(name, options, budget, model)
         for argument, (start, end) in (("warm_up", warm_up), ("span", span)):
             if not 0 <= start <= end <= 1:
                 raise ValueError(f"{argument}: expected two shares in ascending order, got {start}, {end}")
-        self.model, self.learning = model, learning
-        self.warm_up, self.span = warm_up, span
-        self.kl_weight: float | Tensor = learning.kl_weight
-        self.augmenting = True
+        self.model, self.warm_up, self.span = model, warm_up, span
+        self.kl_weight: float | Tensor = self.options.kl_weight
 
     def enter(self) -> None:
         """Adam over networks and prior."""
-        optim = NaturalGradient(1.0, self.learning.optimiser, self.model.parameters())
-        self.svi = self.learning.svi(self.model.model, self.model.guide, optim, TraceConjugate_ELBO())
+        optim = NaturalGradient(1.0, self.adam, self.model.parameters())
+        self.svi = self.steps_of(self.model.model, self.model.guide, optim)
 
     def before_step(self, fraction: float) -> None:
         """Move warm-up, slope and KL weight and, in the second half, the learning rate."""
-        learning, draws = self.learning, self.model.draws
+        super().before_step(fraction)
+        draws = self.model.draws
         (before, after), (start, end) = self.span, self.warm_up
         over = before + fraction * (after - before)
         draws.warm_up.fill_((over - start) / (end - start) if start < over < end else float(over >= end))
         draws.sharpen(over)
-        self.augmenting = fraction < learning.augment_until
-        if learning.kl_weight != 1:  # as a tensor: numbers are constants of a captured step
-            weight = learning.kl_weight_at(fraction)
-            self.kl_weight = torch.tensor(weight, device=next(self.model.parameters()).device)
-        self.svi.optim.others.param_groups[0]["lr"] = learning.learning_rate_at(fraction)
+        if self.options.kl_weight != 1:  # as a tensor: numbers are constants of a captured step
+            device = next(self.model.parameters()).device
+            self.kl_weight = torch.tensor(self.kl_weight_now(), device=device)
 
     @property
     def comparable(self) -> bool:
@@ -76,9 +72,9 @@ class SparsePhase(GradientPhase):
     @property
     def settled(self) -> bool:
         """True if the weight of the KL divergence is 1 throughout."""
-        return self.learning.kl_weight == 1
+        return bool(self.options.kl_weight == 1)
 
     def step(self, *batch: Any) -> Tensor:
         """One step at the present weight of the KL divergence; labels are not looked at."""
-        x = self.learning.augment(batch[0]) if self.augmenting else batch[0]
+        x = self.augment(batch[0], self.options.augment_until)
         return self.svi.step_async(x, kl_weight=self.kl_weight)

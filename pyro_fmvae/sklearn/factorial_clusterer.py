@@ -17,11 +17,11 @@ from pyro_fmvae.data.learnable import check_learnable
 from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation
 from pyro_fmvae.distributions.observation import COLUMN_SCALES
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
-from pyro_fmvae.learn import Budget, Learning, Progress, fit
+from pyro_fmvae.learn import Budget, FMVAEOptions, Progress, fit
 from pyro_fmvae.learn.fitting import LONG, Stepping, compile_problem, naming_divergence
 from pyro_fmvae.learn.fmvae_phases import fmvae_phases
 from pyro_fmvae.learn.label_spreading import CLASSIFICATION
-from pyro_fmvae.learn.learning import weight_decay
+from pyro_fmvae.learn.options import weight_decay
 from pyro_fmvae.models import FactorialMixtureVAE
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
 from pyro_fmvae.nn.mlp import hidden_sizes
@@ -199,7 +199,7 @@ class FactorialClusterer(FactorialCodes):
         def compiled() -> bool:
             return device.type == "cpu" and not compile_problem(device)
 
-        learning = Learning(
+        options = FMVAEOptions(
             learning_rate=self.learning_rate,
             weight_decay=weight_decay(model.num_data),
             label_weight=CLASSIFICATION / share_known if share_known else 0.0,
@@ -208,7 +208,7 @@ class FactorialClusterer(FactorialCodes):
             eager=eager,
             compile=not timed and self.max_iter >= LONG and compiled(),
         )
-        phases, progress = fmvae_phases(model, learning, budgets, seed), Progress()
+        phases, progress = fmvae_phases(model, options, budgets, seed), Progress()
         advice = f"Fit with a lower learning_rate, such as {self.learning_rate / 4:g}"
         records = fit(phases, batches, progress, stepping=Stepping(compiled) if timed else None)
         with (

@@ -10,7 +10,7 @@ from pyro_fmvae import VAE, FactorialMixtureVAE, GaussianObservation, fit
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.learn.fmvae_phases import Joint
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import VAEOptions
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.learn.vae_phases import VAEJoint
 from pyro_fmvae.models.vae import PointPosterior
@@ -63,8 +63,8 @@ def trained(kind):
         model, phase = VAE(*networks, 2, 60), VAEJoint
     else:
         model, phase = FactorialMixtureVAE(*networks, (3,), 2, 60), Joint
-    learning = Learning(learning_rate=1e-2)
-    for _ in fit([phase(model, learning, Budget(iterations=300))], [x]):
+    options = VAEOptions(learning_rate=1e-2)
+    for _ in fit([phase(model, options, Budget(iterations=300))], [x]):
         pass
     return model.eval(), x
 

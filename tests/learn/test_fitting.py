@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from pyro_fmvae import Progress, fit
 from pyro_fmvae.learn import fitting as train
 from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import FMVAEOptions
 from pyro_fmvae.learn.phase import Budget, Phase
 from tests.models.small import binary_data, small_model
 
@@ -222,14 +222,14 @@ def test_iterations_do_not_look_at_the_clock(monkeypatch):
 
 
 def phases_of(model, eager=True):
-    learning = Learning(
+    options = FMVAEOptions(
         label_weight=5.0, kl_annealing=0.5, kl_weight=2.0, final_learning_rate=1e-4, eager=eager
     )
     budget = Budget(iterations=4)
-    last = [Joint(model, learning, budget), Joint(model, Learning(eager=eager), budget, name="refine")]
+    last = [Joint(model, options, budget), Joint(model, FMVAEOptions(eager=eager), budget, name="refine")]
     if not eager:  # to capture the steps of a phase takes long
         return last
-    return [Pretraining(model, learning, budget), PriorFitting(model, learning, budget), *last]
+    return [Pretraining(model, options, budget), PriorFitting(model, options, budget), *last]
 
 
 def fresh_model():

@@ -3,13 +3,20 @@ import math
 import pytest
 import torch
 
-from pyro_fmvae import FactorialMixtureVAE, Progress, RobbinsMonro, Role, TraceConjugate_ELBO, fit
+from pyro_fmvae import FactorialMixtureVAE, Progress, Role, TraceConjugate_ELBO, fit
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.distributions import GaussianObservation
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.infer.posteriors import NaturalPosterior
-from pyro_fmvae.learn.fmvae_phases import Joint, Pretraining, PriorFitting, encode_some, fmvae_phases
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.fmvae_phases import (
+    Joint,
+    Pretraining,
+    PriorFitting,
+    draw_views,
+    encode_some,
+    fmvae_phases,
+)
+from pyro_fmvae.learn.options import FMVAEOptions
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.learn.vae_phases import VAEJoint
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
@@ -50,7 +57,7 @@ def names(module, *prefixes):
 def test_pretraining_leaves_the_prior_alone():
     model = labelled_model()
     before = copy_of(model)
-    list(fit([Pretraining(model, Learning(), TEN)], [batch()]))
+    list(fit([Pretraining(model, FMVAEOptions(), TEN)], [batch()]))
     assert changed(model, before) == names(model, "encoder", "decoder")
 
 
@@ -61,8 +68,8 @@ def test_pretraining_leaves_the_prior_alone():
 @pytest.mark.parametrize("full", [1.0, 0.1])
 def test_divergence_is_annealed(annealing, fraction, weight, full):
     model, (x, labels) = labelled_model(), batch()
-    learning = Learning(kl_annealing=annealing, pretrain_kl_weight=full)
-    phase = Pretraining(model, learning, TEN)
+    options = FMVAEOptions(kl_annealing=annealing, pretrain_kl_weight=full)
+    phase = Pretraining(model, options, TEN)
     phase.enter()
     phase.before_step(fraction)
     torch.manual_seed(1)
@@ -75,7 +82,7 @@ def test_divergence_is_annealed(annealing, fraction, weight, full):
 
 def test_bound_of_a_phase_does_not_see_the_annealing():
     model, x = labelled_model(), batch()[0]
-    phase = Pretraining(model, Learning(kl_annealing=1.0), TEN)
+    phase = Pretraining(model, FMVAEOptions(kl_annealing=1.0), TEN)
     before = bound(phase.program, [(x,)])
     phase.before_step(0.1)
     assert bound(phase.program, [(x,)]) == before
@@ -84,15 +91,15 @@ def test_bound_of_a_phase_does_not_see_the_annealing():
 def test_prior_fitting_leaves_the_networks_alone():
     model = labelled_model()
     before = copy_of(model)
-    list(fit([PriorFitting(model, Learning(), TEN)], [batch()]))
+    list(fit([PriorFitting(model, FMVAEOptions(), TEN)], [batch()]))
     assert changed(model, before) == names(model, "groups")
 
 
 def test_prior_fitting_raises_the_bound():
     model, data = labelled_model(), batch(known=0)
-    rate = RobbinsMonro(delay=0.0, forgetting=0.51, first_step=1.0)
+    rate = {"delay": 0.0, "forgetting": 0.51, "first_step": 1.0}
     bounds = []
-    for record in fit([PriorFitting(model, Learning(rate=rate), Budget(iterations=20))], [data]):
+    for record in fit([PriorFitting(model, FMVAEOptions(**rate), Budget(iterations=20))], [data]):
         if record.step in (0, 20):
             parts = bound(model, [data])
             bounds.append(-parts["kl_z"] - parts["kl_r"] - parts["kl_global"])
@@ -105,8 +112,8 @@ def standard_groups(model):
 
 def test_labelled_factors_take_first_order_steps_at_their_own_rate():
     model = labelled_model()
-    learning = Learning(learning_rate=1e-3, prior_learning_rate=0.05, label_weight=10.0)
-    phase = Joint(model, learning, TEN)
+    options = FMVAEOptions(learning_rate=1e-3, prior_learning_rate=0.05, label_weight=10.0)
+    phase = Joint(model, options, TEN)
     phase.enter()
     assert standard_groups(model) == [True, False, False]
     before = copy_of(model)
@@ -122,7 +129,7 @@ def test_labelled_factors_take_first_order_steps_at_their_own_rate():
 
 def test_without_label_weight_all_steps_are_natural():
     model = labelled_model()
-    phase = Joint(model, Learning(), TEN)
+    phase = Joint(model, FMVAEOptions(), TEN)
     phase.enter()
     assert standard_groups(model) == [False, False, False]
     before = copy_of(model)
@@ -136,8 +143,8 @@ def test_label_weight_teaches_the_labels():
     x = torch.bernoulli(torch.where(y == 1, 0.9, 0.1)[:, None, None].expand(-1, *SHAPE))
     model = labelled_model(num_data=40)
     data = [(x, y.unsqueeze(-1))]
-    learning = Learning(learning_rate=1e-2, label_weight=100.0)
-    phases = [PriorFitting(model, learning, TEN), Joint(model, learning, Budget(iterations=60))]
+    options = FMVAEOptions(learning_rate=1e-2, label_weight=100.0)
+    phases = [PriorFitting(model, options, TEN), Joint(model, options, Budget(iterations=60))]
     list(fit(phases, data))
     assert (model.codes(x)[:, 0] == y).double().mean() > 0.9
 
@@ -147,11 +154,11 @@ def test_joint_phase_seeds_what_no_prior_phase_did(label_weight):
     torch.manual_seed(2)
     y = torch.arange(40) % 2
     x = torch.bernoulli(torch.where(y == 1, 0.9, 0.1)[:, None, None].expand(-1, *SHAPE))
-    learning, data = Learning(label_weight=label_weight), [(x, y.unsqueeze(-1))]
+    options, data = FMVAEOptions(label_weight=label_weight), [(x, y.unsqueeze(-1))]
     joint, fitted = labelled_model(num_data=40), labelled_model(num_data=40)
     fitted.load_state_dict(joint.state_dict())
-    PriorFitting(fitted, learning, TEN, seed=3).prepare(data)
-    phase = Joint(joint, learning, TEN, seed=3)
+    PriorFitting(fitted, options, TEN, seed=3).prepare(data)
+    phase = Joint(joint, options, TEN, seed=3)
     phase.enter()
     phase.prepare(data)
     assert standard_groups(joint) == [label_weight > 0, False, False]
@@ -168,8 +175,8 @@ def test_joint_phase_seeds_what_no_prior_phase_did(label_weight):
 @pytest.mark.parametrize("label_weight", [0.0, 10.0])
 def test_joint_phase_separates_components_whose_labels_teach(label_weight, seed):
     model, data = labelled_model(), [batch()]
-    PriorFitting(model, Learning(), TEN, seed=3).prepare(data)
-    phase = Joint(model, Learning(label_weight=label_weight, label_distance=4.0), TEN, seed=seed)
+    PriorFitting(model, FMVAEOptions(), TEN, seed=3).prepare(data)
+    phase = Joint(model, FMVAEOptions(label_weight=label_weight, label_distance=4.0), TEN, seed=seed)
     phase.enter()
     before = copy_of(model)
     phase.prepare(data)
@@ -184,9 +191,9 @@ def test_joint_phase_separates_components_whose_labels_teach(label_weight, seed)
 
 def test_refining_rebuilds_natural_parameters_exactly():
     model = labelled_model()
-    Joint(model, Learning(label_weight=10.0), TEN).enter()
+    Joint(model, FMVAEOptions(label_weight=10.0), TEN).enter()
     before = [(g.weights.natural_value(), g.loc_precision.natural_value()) for g in model.factor_groups()]
-    Joint(model, Learning(), TEN, name="refine").enter()
+    Joint(model, FMVAEOptions(), TEN, name="refine").enter()
     assert standard_groups(model) == [False, False, False]
     for group, (weights, loc_precision) in zip(model.factor_groups(), before, strict=True):
         assert torch.equal(group.weights.natural_value(), weights)
@@ -195,7 +202,7 @@ def test_refining_rebuilds_natural_parameters_exactly():
 
 @pytest.mark.parametrize(("fraction", "weight"), [(0.0, 20.0), (0.5, 10.5), (0.75, 5.75), (1.0, 1.0)])
 def test_weight_of_the_divergence_moves_to_one(fraction, weight):
-    phase = Joint(labelled_model(), Learning(kl_weight=20.0), TEN)
+    phase = Joint(labelled_model(), FMVAEOptions(kl_weight=20.0), TEN)
     phase.enter()
     phase.before_step(fraction)
     assert phase.svi.elbo.kl_weight == pytest.approx(weight)
@@ -206,7 +213,7 @@ def test_weight_of_the_divergence_moves_to_one(fraction, weight):
 )
 def test_learning_rate_grows_at_first_and_falls_in_the_second_half(fraction, rate):
     phase = Joint(
-        labelled_model(), Learning(learning_rate=1e-2, final_learning_rate=1e-4, label_weight=1.0), TEN
+        labelled_model(), FMVAEOptions(learning_rate=1e-2, final_learning_rate=1e-4, label_weight=1.0), TEN
     )
     phase.enter()
     phase.before_step(fraction)
@@ -222,12 +229,12 @@ def test_learning_rate_grows_at_first_and_falls_in_the_second_half(fraction, rat
 def test_any_phase_can_be_left_out(left_out, recompute):
     model = labelled_model()
     budgets = [Budget(iterations=0 if number in left_out else 2) for number in range(4)]
-    learning = Learning(label_weight=5.0, recompute=recompute, eager=True)
+    options = FMVAEOptions(label_weight=5.0, recompute=recompute, eager=True)
     phases = [
-        Pretraining(model, learning, budgets[0]),
-        PriorFitting(model, learning, budgets[1]),
-        Joint(model, learning, budgets[2]),
-        Joint(model, Learning(recompute=recompute, eager=True), budgets[3], name="refine"),
+        Pretraining(model, options, budgets[0]),
+        PriorFitting(model, options, budgets[1]),
+        Joint(model, options, budgets[2]),
+        Joint(model, FMVAEOptions(recompute=recompute, eager=True), budgets[3], name="refine"),
     ]
     records = list(fit(phases, loader()))
     assert all(math.isfinite(record.loss) for record in records if record.step)
@@ -241,11 +248,11 @@ def test_any_phase_can_be_left_out(left_out, recompute):
 @pytest.mark.parametrize(("size", "batch_size"), [(3, 64), (9, 8), (8, 8)])
 def test_small_data_and_a_last_batch_of_one(size, batch_size):
     model = labelled_model(num_data=size)
-    learning = Learning(label_weight=5.0, eager=True)
+    options = FMVAEOptions(label_weight=5.0, eager=True)
     phases = [
-        Pretraining(model, learning, TEN),
-        PriorFitting(model, learning, TEN),
-        Joint(model, learning, TEN),
+        Pretraining(model, options, TEN),
+        PriorFitting(model, options, TEN),
+        Joint(model, options, TEN),
     ]
     assert all(math.isfinite(record.loss) for record in fit(phases, loader(size, batch_size)) if record.step)
 
@@ -278,13 +285,14 @@ class Blank(torch.nn.Module):
 
 
 def test_half_of_the_points_are_augmented():
-    x, learning = torch.ones(5, 2, 3), Learning(augmentation=Blank())
+    x, phase = torch.ones(5, 2, 3), Joint(labelled_model(), FMVAEOptions(), TEN)
+    assert phase.augment(x) is x
+    phase.augmentation = Blank()
     torch.manual_seed(0)
-    points = torch.stack([learning.augment(x).flatten(1).mean(1) for _ in range(400)])
+    points = torch.stack([phase.augment(x).flatten(1).mean(1) for _ in range(400)])
     assert set(points.flatten().tolist()) == {0.0, 1.0}
     assert set(points.sum(1).tolist()) == {2.0, 3.0}
     assert (points.mean(0) - 0.5).abs().max() < 4 * 0.5 / math.sqrt(400)
-    assert Learning().augment(x) is x
 
 
 @pytest.mark.parametrize(
@@ -299,8 +307,8 @@ def test_half_of_the_points_are_augmented():
 )
 def test_phases_are_augmented_until_it_is_time(kind, fraction, augmented):
     model, (x, labels) = labelled_model(), batch()
-    learning = Learning(augmentation=Blank(), augment_until=0.3)
-    phase = kind(model.pretraining() if kind is VAEJoint else model, learning, TEN)
+    phase = kind(model.pretraining() if kind is VAEJoint else model, FMVAEOptions(augment_until=0.3), TEN)
+    phase.augmentation = Blank()
     phase.enter()
     seen = []
     phase.svi.step_async = lambda x, *args, **kwargs: seen.append(x)
@@ -311,7 +319,7 @@ def test_phases_are_augmented_until_it_is_time(kind, fraction, augmented):
 
 def test_weight_decay_is_that_of_the_networks_alone():
     model = labelled_model()
-    phase = Joint(model, Learning(label_weight=10.0, weight_decay=0.5, learning_rate=0.1), TEN)
+    phase = Joint(model, FMVAEOptions(label_weight=10.0, weight_decay=0.5, learning_rate=0.1), TEN)
     phase.enter()
     before = copy_of(model)
     networks, first_order = phase.svi.optim.others.param_groups
@@ -332,7 +340,7 @@ def test_weight_decay_is_that_of_the_networks_alone():
 def test_restarts_are_as_many_as_were_asked_for(phase, monkeypatch):
     asked = []
     monkeypatch.setattr(FactorialMixtureVAE, "seed", lambda *args: asked.append(args[5]))
-    phase(labelled_model(), Learning(restarts=7), TEN, seed=0).prepare([batch()])
+    phase(labelled_model(), FMVAEOptions(prior_restarts=7), TEN, seed=0).prepare([batch()])
     assert asked == [7]
 
 
@@ -343,7 +351,7 @@ def test_full_starts_find_clusters_aslant_to_the_axes(phase, full, monkeypatch):
     encoded = codes, torch.full_like(codes, 0.01), None
     monkeypatch.setattr("pyro_fmvae.learn.fmvae_phases.encode_some", lambda *_: encoded)
     model = small_model((3,), num_data=len(codes))
-    phase(model, Learning(full_starts=full), TEN, seed=0).prepare([batch()])
+    phase(model, FMVAEOptions(full_starts=full), TEN, seed=0).prepare([batch()])
     (group,) = model.factor_groups()
     assert torch.allclose(group.counts(), torch.tensor(60.0).double()) == full
 
@@ -353,7 +361,7 @@ def test_full_starts_find_clusters_aslant_to_the_axes(phase, full, monkeypatch):
 def test_new_starts_are_tried_every_so_many_steps(every, expected, monkeypatch, caplog):
     """Not before the first step, and not after the last one."""
     asked, taken = [], []
-    model, learning = labelled_model(), Learning(restart_every=every, restarts=7, eager=True)
+    model, options = labelled_model(), FMVAEOptions(restart_every=every, prior_restarts=7, eager=True)
 
     def restart(loc, scale, generator, restarts):
         asked.append((len(taken), len(loc), restarts, generator.initial_seed()))
@@ -361,7 +369,7 @@ def test_new_starts_are_tried_every_so_many_steps(every, expected, monkeypatch, 
 
     monkeypatch.setattr(model, "restart", restart)
     with caplog.at_level("INFO"):
-        for record in fit([Joint(model, learning, Budget(iterations=6))], loader()):
+        for record in fit([Joint(model, options, Budget(iterations=6))], loader()):
             taken += [record] if record.step else []
     assert [call[:-1] for call in asked] == [(step, 20, 7) for step in expected]
     assert len({seed for *_, seed in asked}) == len(asked)
@@ -374,8 +382,8 @@ def restarting(eager, stop=None):
     """A phase of six steps, with new starts after two and four, that is broken off at a step."""
     torch.manual_seed(3)
     model = labelled_model()
-    learning = Learning(restart_every=2, restarts=2, eager=eager)
-    phase, batches, progress = Joint(model, learning, Budget(iterations=6)), loader(), Progress()
+    options = FMVAEOptions(restart_every=2, prior_restarts=2, eager=eager)
+    phase, batches, progress = Joint(model, options, Budget(iterations=6)), loader(), Progress()
     for record in fit([phase], batches, progress):
         if record.step == stop:
             break
@@ -438,15 +446,15 @@ def test_seeding_from_an_empty_loader_is_an_error():
         ("kl_annealing", 1.5),
         ("pretrain_kl_weight", 0.0),
         ("views", 0),
-        ("restarts", 0),
+        ("prior_restarts", 0),
         ("restart_every", -1),
         ("weight_decay", -1.0),
         ("augment_until", 1.5),
     ],
 )
-def test_learning_refuses(name, value):
-    with pytest.raises(ValueError, match=rf"^{name}: expected a number"):
-        Learning(**{name: value})
+def test_options_out_of_range_are_refused(name, value):
+    with pytest.raises(ValueError, match=rf"^{name}: expected a (number|share)"):
+        FMVAEOptions(**{name: value})
 
 
 def seen_by_decoder(model):
@@ -465,7 +473,7 @@ def seen_by_decoder(model):
 def test_free_factors_are_opened_on_time(free_from, fraction, closed):
     model = labelled_model()
     seen = seen_by_decoder(model)
-    phase = Joint(model, Learning(free_from=free_from, eager=True), TEN)
+    phase = Joint(model, FMVAEOptions(free_from=free_from, eager=True), TEN)
     phase.enter()
     phase.before_step(fraction)
     phase.step(*batch())
@@ -478,7 +486,7 @@ def test_free_factors_are_opened_on_time(free_from, fraction, closed):
 def test_free_factors_are_shut_out_of_steps_alone(breaks):
     """Whatever else asks the model for a bound sees all of it, as what needs no program does."""
     model, (x, y) = labelled_model(), batch()
-    phase = Joint(model, Learning(free_from=1.0, eager=True), TEN)
+    phase = Joint(model, FMVAEOptions(free_from=1.0, eager=True), TEN)
     if breaks:
         refused = model.decoder.register_forward_pre_hook(lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -497,7 +505,7 @@ def test_captured_steps_open_free_factors_as_eager_ones_do():
     for eager in (True, False):
         torch.manual_seed(3)
         model = labelled_model()
-        list(fit([Joint(model, Learning(free_from=0.5, eager=eager), TEN)], loader()))
+        list(fit([Joint(model, FMVAEOptions(free_from=0.5, eager=eager), TEN)], loader()))
         states.append(model.state_dict())
     for name, value in states[0].items():
         assert torch.equal(value, states[1][name]), name
@@ -507,7 +515,7 @@ def test_captured_steps_open_free_factors_as_eager_ones_do():
 def test_labels_out_of_range_are_refused(eager):
     """In captured steps as in eager ones, with any integers, and without a trace in the model."""
     model, (x, y) = labelled_model(), batch()
-    phase = Joint(model, Learning(eager=eager), TEN)
+    phase = Joint(model, FMVAEOptions(eager=eager), TEN)
     phase.enter()
     phase.before_step(0.0)
     for _ in range(3):
@@ -525,7 +533,7 @@ def test_pretraining_is_in_the_mode_that_the_model_is_in_when_it_starts(training
     model, (x, _) = labelled_model().train(not training), batch()
     seen = []
     model.distortion.register_forward_hook(lambda *_: seen.append(True))
-    phase = Pretraining(model, Learning(eager=True), TEN)
+    phase = Pretraining(model, FMVAEOptions(eager=True), TEN)
     model.train(training)
     phase.enter()
     phase.before_step(0.0)
@@ -534,15 +542,15 @@ def test_pretraining_is_in_the_mode_that_the_model_is_in_when_it_starts(training
 
 
 @pytest.mark.parametrize(
-    ("learning", "expected"),
+    ("options", "expected"),
     [
         ({}, (True, True)),
         ({"kl_annealing": 0.5}, (False, True)),
         ({"pretrain_kl_weight": 0.1}, (False, False)),
     ],
 )
-def test_bounds_of_pretraining_are_compared_at_full_weight(learning, expected):
-    phase = Pretraining(labelled_model(), Learning(**learning), TEN)
+def test_bounds_of_pretraining_are_compared_at_full_weight(options, expected):
+    phase = Pretraining(labelled_model(), FMVAEOptions(**options), TEN)
     comparable = []
     for fraction in (0.2, 0.7):
         phase.before_step(fraction)
@@ -552,8 +560,8 @@ def test_bounds_of_pretraining_are_compared_at_full_weight(learning, expected):
 
 def test_a_joint_phase_is_not_over_before_all_factors_are_open():
     """Nor is its start compared, whose labels are not learnt."""
-    phase = Joint(labelled_model(), Learning(free_from=0.5), TEN)
-    assert not phase.comparable and Joint(labelled_model(), Learning(), TEN).comparable
+    phase = Joint(labelled_model(), FMVAEOptions(free_from=0.5), TEN)
+    assert not phase.comparable and Joint(labelled_model(), FMVAEOptions(), TEN).comparable
     phase.enter()
     settled = []
     for fraction in (0.0, 0.4, 0.6):
@@ -561,7 +569,7 @@ def test_a_joint_phase_is_not_over_before_all_factors_are_open():
         assert phase.comparable
         settled.append(phase.settled)
     assert settled == [False, False, True]
-    assert not Joint(labelled_model(), Learning(kl_weight=20.0), TEN).settled
+    assert not Joint(labelled_model(), FMVAEOptions(kl_weight=20.0), TEN).settled
 
 
 class Marked(torch.nn.Module):
@@ -577,7 +585,7 @@ class Marked(torch.nn.Module):
 @pytest.mark.parametrize("view", [None, Marked()], ids=["copies", "changed"])
 def test_views_of_a_batch(number, shape, view):
     x = batch()[0]
-    seen = Learning(views=number, view=view).viewed(x)
+    seen = draw_views(x, number, view)
     assert seen.shape == shape
     each = seen.reshape(20, number, -1)
     assert (each[..., 1:] == x.reshape(20, 1, -1)[..., 1:]).all()
@@ -592,7 +600,8 @@ def test_views_of_a_batch(number, shape, view):
 def test_pretraining_sees_one_view_and_all_other_phases_several(phase):
     model, seen = labelled_model(), []
     model.encoder.register_forward_hook(lambda _, given, __: seen.append(given[0]))
-    one = phase(model, Learning(views=3, view=Marked(), eager=True), TEN)
+    one = phase(model, FMVAEOptions(views=3, eager=True), TEN)
+    one.view = Marked()
     one.enter()
     one.before_step(0.0)
     x, labels = batch()
@@ -603,11 +612,12 @@ def test_pretraining_sees_one_view_and_all_other_phases_several(phase):
 
 def test_a_step_on_views_is_that_of_their_program():
     model, (x, labels) = labelled_model(), batch()
-    phase = Joint(model, Learning(views=2, view=Marked(), label_weight=5.0, eager=True), TEN)
+    phase = Joint(model, FMVAEOptions(views=2, label_weight=5.0, eager=True), TEN)
+    phase.view = Marked()
     phase.enter()
     phase.before_step(0.0)
     torch.manual_seed(1)
-    seen = phase.learning.viewed(x)
+    seen = phase.viewed(x)
     with torch.no_grad():
         expected = phase.svi.elbo.loss(model.model, model.guide, seen, labels)
     torch.manual_seed(1)
@@ -642,7 +652,7 @@ def test_the_bound_does_not_fall_where_a_joint_phase_begins(labelled):
         len(x),
         labelled,
     )
-    learning = Learning(label_weight=100.0 if labelled else 0.0, independent_start=True)
+    learning = FMVAEOptions(label_weight=100.0 if labelled else 0.0, independent_start=True)
     budgets = {"pretrain": 250, "prior": 10, "joint": 1000, "refine": 0}
     phases = fmvae_phases(model, learning, {name: Budget(iterations=n) for name, n in budgets.items()}, 0)
     before = {}

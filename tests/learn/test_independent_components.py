@@ -16,7 +16,7 @@ from pyro_fmvae.learn.independent_components import (
     found_sizes,
     start_from_components,
 )
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import FMVAEOptions
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.models.change_of_basis import change_basis
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder, SideBySide
@@ -53,7 +53,7 @@ def test_planted_factors_of_a_linear_decoder_are_found():
     sources, clusters = planted(4)
     x = torch.tensor(sources @ orthogonal(8).T, dtype=torch.get_default_dtype())
     model = linear_model((2, 2, 2, 2), 2, 8)
-    phase = PriorFitting(model, Learning(independent_start=True), Budget(iterations=1))
+    phase = PriorFitting(model, FMVAEOptions(independent_start=True), Budget(iterations=1))
     phase.prepare([x])
     codes = model.eval().codes(x)
     assert phase.measures()["clustered"] == 4

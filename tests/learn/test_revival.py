@@ -8,7 +8,7 @@ from sklearn.metrics import adjusted_rand_score
 from pyro_fmvae import FactorialMixtureVAE, GaussianObservation, fit
 from pyro_fmvae.learn.fmvae_phases import Joint
 from pyro_fmvae.learn.independent_components import IndependentComponents
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import FMVAEOptions
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.learn.revival import revive, turn
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
@@ -154,8 +154,8 @@ def test_factors_are_looked_at_when_a_phase_begins_and_ever_more_rarely(independ
     asked, taken = [], []
     monkeypatch.setattr("pyro_fmvae.learn.fmvae_phases.FIRST_REVIVAL", 4)
     monkeypatch.setattr("pyro_fmvae.learn.fmvae_phases.revive", lambda *_: asked.append(len(taken)) or {})
-    learning = Learning(independent_start=independent, eager=True)
-    phase = Joint(linear_model(20), learning, Budget(iterations=20))
+    options = FMVAEOptions(independent_start=independent, eager=True)
+    phase = Joint(linear_model(20), options, Budget(iterations=20))
     for record in fit([phase], [planted(0.0)[0][:20]]):
         taken += [record] if record.step else []
     assert asked == expected

@@ -8,7 +8,7 @@ import torch
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.learn.fitting import Progress, fit
 from pyro_fmvae.learn.gradient_em import GradientEM
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import BSCOptions
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.learn.stepwise_em import STEPWISE, StepwiseEM
 from pyro_fmvae.models.binary_sparse_coding import BinarySparseCoding
@@ -212,7 +212,7 @@ def test_the_models_own_parameters_are_taken_over_as_numbers():
 def test_weights_may_be_less_precise_than_data(by_gradients):
     model, budget = BinarySparseCoding((3,), SIZE, BinaryEM(2)).float(), Budget(iterations=3)
     if by_gradients:
-        learnt = GradientEM(model, Learning(), budget)
+        learnt = GradientEM(model, BSCOptions(), budget)
     else:
         learnt = StepwiseEM(model, model.em, budget, starts=0, reseed_every=1)
     list(fit([learnt], [(torch.randn(SIZE, 3), torch.arange(SIZE))]))

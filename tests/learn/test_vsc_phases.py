@@ -3,7 +3,7 @@ import torch
 
 from pyro_fmvae import Role, TraceConjugate_ELBO, fit
 from pyro_fmvae.distributions import Concrete
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import VAEOptions, VSCOptions
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.learn.vae_phases import VAEJoint
 from pyro_fmvae.learn.vsc_phases import SparsePhase
@@ -13,8 +13,8 @@ from tests.models.sparse import small_sparse_model
 TEN = Budget(iterations=10)
 
 
-def entered(model, warm_up=(0.0, 0.1), span=(0.0, 1.0), **learning):
-    phase = SparsePhase("joint", model, Learning(**learning), TEN, warm_up, span)
+def entered(model, warm_up=(0.0, 0.1), span=(0.0, 1.0), **options):
+    phase = SparsePhase("joint", model, VSCOptions(**options), TEN, warm_up, span)
     phase.enter()
     return phase
 
@@ -54,7 +54,7 @@ def test_warm_up_may_take_none_or_all_of_the_training(warm_up, first, later):
 
 def test_learning_rate_is_that_of_a_vae():
     options = {"learning_rate": 1e-3, "final_learning_rate": 1e-5, "weight_decay": 0.3}
-    vae = VAEJoint(small_model((2,)).pretraining(), Learning(**options), TEN)
+    vae = VAEJoint(small_model((2,)).pretraining(), VAEOptions(**options), TEN)
     vae.enter()
     phase = entered(small_sparse_model(), **options)
     for fraction in (0.0, 0.5, 0.75, 0.99):
@@ -86,9 +86,9 @@ def test_weight_of_the_divergence_moves_to_one(weight, eager):
 def test_everything_is_learnt(draws, eager):
     model = small_sparse_model("selection", draws)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    learning = Learning(learning_rate=0.02, eager=eager, kl_weight=0.5)
+    options = VSCOptions(learning_rate=0.02, eager=eager, kl_weight=0.5)
     phases = [
-        SparsePhase(name, model, learning, TEN, span=span)
+        SparsePhase(name, model, options, TEN, span=span)
         for name, span in (("pretrain", (0.0, 0.5)), ("joint", (0.5, 1.0)))
     ]
     records = list(fit(phases, [binary_data()]))
@@ -106,7 +106,8 @@ class Inverted(torch.nn.Module):
 
 def test_batches_are_augmented_for_as_long_as_that_is_wanted():
     model, x = small_sparse_model(), binary_data(200)
-    phase = entered(model, augmentation=Inverted(), augment_until=0.5)
+    phase = entered(model, augment_until=0.5)
+    phase.augmentation = Inverted()
     seen = []
     phase.svi.step_async = lambda x, **kwargs: seen.append(x) or 0.0
     for fraction in (0.0, 0.49, 0.5, 0.9):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from jsonargparse import ArgumentParser
 
-from pyro_fmvae.app.recipes.options import LARGEST
+from pyro_fmvae.learn.options import LARGEST
 
 # The seed of a command's random numbers.
 

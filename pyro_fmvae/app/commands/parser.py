@@ -10,8 +10,8 @@ import yaml
 from jsonargparse import ArgumentParser, get_loader, set_loader
 
 from pyro_fmvae.app.commands.command import UsageError
-from pyro_fmvae.app.recipes.options import flag
 from pyro_fmvae.files.untrusted import DEEPEST, LARGEST
+from pyro_fmvae.learn.options import flag
 
 PROGRAM = "pyro-fmvae"
 YAML = "yaml with limits"

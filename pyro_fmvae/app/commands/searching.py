@@ -12,7 +12,6 @@ from pyro_fmvae.app.commands.command import Command
 from pyro_fmvae.app.commands.data_rows import add_rows, names_of, rows_of
 from pyro_fmvae.app.commands.output_files import check_different, check_ending, check_spares_data
 from pyro_fmvae.app.commands.row_tables import TABLES, check_installed, save_table
-from pyro_fmvae.app.recipes.options import count
 from pyro_fmvae.app.recipes.pictures import as_pixels
 from pyro_fmvae.app.recipes.settings import is_own
 from pyro_fmvae.app.runs.run import Run
@@ -22,6 +21,7 @@ from pyro_fmvae.data.own.folder import read_image
 from pyro_fmvae.data.own.pictures import SUFFIXES
 from pyro_fmvae.data.own.row_names import RowNames, row_names
 from pyro_fmvae.evaluate.randomness import resolve_device
+from pyro_fmvae.learn.options import count
 
 SHOWN = 20  # queries, and finds of each, on a sheet of pictures
 

@@ -16,7 +16,6 @@ from jsonargparse import ArgumentParser
 
 from pyro_fmvae.app.commands.command import Command, UsageError
 from pyro_fmvae.app.commands.parser import PROGRAM, Parser
-from pyro_fmvae.app.recipes.options import EstimatorOptions, TrainConfig, flag
 from pyro_fmvae.app.recipes.registry import (
     DEFAULT,
     KINDS,
@@ -41,6 +40,7 @@ from pyro_fmvae.app.runs.training import CHANGEABLE, train
 from pyro_fmvae.app.runs.training import resume as resume_run
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.files.untrusted import check_type
+from pyro_fmvae.learn.options import EstimatorOptions, TrainConfig, flag, unset
 
 # Options of a new run, from what a command line and a configuration file give.
 
@@ -98,7 +98,7 @@ def _by_data(options: Mapping[str, Any], typed: Set[str]) -> str:
     check_type("data", options["data"], str)
     own = options_of(DEFAULT)
     known = {**all_options(), **own}
-    given = {name for name, value in options.items() if name in typed or value != known[name].default}
+    given = {name for name, value in options.items() if name in typed or value != unset(known[name])}
     said = {name: options[name] for name in OF_TABLES}
     table = table_options(with_columns(configure(SMALL_TABLES, **said), {}))
     return choose_model(options["data"], given, options.get("factors"), table)
@@ -180,7 +180,7 @@ def brief(model: str, title: str) -> str:
     shown: dict[str, tuple[str, str]] = {}
     for name, one in options_of(model).items():
         if one.metadata["example"]:
-            default = "" if one.default is None else f" (default: {one.default})"
+            default = "" if unset(one) is None else f" (default: {unset(one)})"
             shown[name] = (one.metadata["example"], one.metadata["help"] + default)
     (option,) = (one.metadata for one in fields(TrainConfig) if one.name == "model")
     shown["model"] = (option["example"], f"{option['help']}: {', '.join(KINDS)}")
@@ -212,7 +212,7 @@ def add_arguments(parser: ArgumentParser, model: str) -> None:
         bare: dict[str, Any] = {"nargs": "?", "const": True} if kind in (bool, bool | None) else {}
         text = option.metadata["help"] if name in own else SUPPRESS
         groups[name in shared].add_argument(
-            "--" + name.replace("_", "-"), type=kind, default=option.default, help=text, **bare
+            "--" + name.replace("_", "-"), type=kind, default=unset(option), help=text, **bare
         )
     parser.add_argument("--" + DERIVED, type=dict | None, help=SUPPRESS)  # of a run's config.json; not read
     parser.add_argument("--out", type=str | None, help=FILES["out"][1])
@@ -248,7 +248,7 @@ def run(model: str | None, out: str | None, resume: str | None, typed: Set[str],
 
 def _check_unchanged(given: Mapping[str, Any], out: str | None) -> None:
     """Raise UsageError if an option is given that is a part of what the resumed run is."""
-    defaults = {"model": None, **{name: option.default for name, option in all_options().items()}}
+    defaults = {"model": None, **{name: unset(option) for name, option in all_options().items()}}
     free = [name for name in given if name not in CHANGEABLE]
     changed = [f"--{name.replace('_', '-')}" for name in free if given[name] != defaults[name]]
     if out is not None:

@@ -1,9 +1,9 @@
 """One recipe for each model of the command line: options, defaults, checks, phases, reports, figures."""
 
-from pyro_fmvae.app.recipes.options import TrainConfig
 from pyro_fmvae.app.recipes.pictures import factors_of, true_sources
 from pyro_fmvae.app.recipes.recipe import Recipe, codes_of
 from pyro_fmvae.app.recipes.registry import DEFAULT, RECIPES, configure, recipe_of
+from pyro_fmvae.learn.options import TrainConfig
 
 __all__ = [
     "DEFAULT",

@@ -6,13 +6,12 @@ from typing import Any
 from torch import Tensor
 
 from pyro_fmvae.app.recipes.coders import CoderRecipe, is_whole
-from pyro_fmvae.app.recipes.options import BSCOptions, completed, refuse
 from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.data import Dataset, Split
 from pyro_fmvae.data.sets.bars import NAMES
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.gradient_em import GradientEM
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import BSCOptions, completed, refuse
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.models import BinarySparseCoding
@@ -55,12 +54,12 @@ class BSC(CoderRecipe[BSCOptions]):
         em = BinaryEM(config.units, config.sweeps, config.group_size, config.nonnegative)
         return BinarySparseCoding(self.preprocessing.event_shape, self.num_data, em)
 
-    def phases(self, model: BinarySparseCoding, learning: Learning) -> list[Phase]:
+    def phases(self, model: BinarySparseCoding) -> list[Phase]:
         """EM, or gradients of the bound."""
         config, joint = self.config, budgets_of(self.config)["joint"]
         if not self.closed_form:
-            rate = config.joint_learning_rate or learning.learning_rate
-            return [GradientEM(model, replace(learning, learning_rate=rate), joint)]
+            rate = config.joint_learning_rate or config.learning_rate
+            return [GradientEM(model, replace(config, learning_rate=rate), joint)]
         assert config.reseed_every is not None
         return [
             StepwiseEM(

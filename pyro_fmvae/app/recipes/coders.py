@@ -8,11 +8,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from pyro_fmvae import figures
-from pyro_fmvae.app.recipes.options import (
-    CoderOptions,
-    check_iterations,
-    refuse,
-)
 from pyro_fmvae.app.recipes.pictures import (
     TRAINING,
     activity_measures,
@@ -30,6 +25,11 @@ from pyro_fmvae.data.sets.bars import NAMES, bars_truth
 from pyro_fmvae.evaluate.recovery import match_units
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.infer.natural_gradient import RobbinsMonro
+from pyro_fmvae.learn.options import (
+    CoderOptions,
+    check_iterations,
+    refuse,
+)
 from pyro_fmvae.learn.phase import check_spread
 
 WHOLE, BATCH = 2000, 1000  # points up to which a batch holds all; how many it holds of more

@@ -11,42 +11,30 @@ from torch import Tensor
 from pyro_fmvae.app.recipes.labelling import check_labels, check_numbered, own_labelled
 from pyro_fmvae.app.recipes.network_defaults import network_defaults, setting
 from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, check_views, networks, view_of
-from pyro_fmvae.app.recipes.options import (
-    AUTO,
-    FMVAEOptions,
-    NetworkOptions,
-    check_iterations,
-    completed,
-    refuse,
-)
 from pyro_fmvae.app.recipes.pictures import factor_figures
-from pyro_fmvae.app.recipes.settings import budgets_of, hyperprior_of, is_own, learning_of
+from pyro_fmvae.app.recipes.settings import budgets_of, hyperprior_of, is_own
 from pyro_fmvae.data import Batches, Dataset, Split, hide_labels, whole
 from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.evaluate import bound, label_agreement
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.fitting import fit
-from pyro_fmvae.learn.fmvae_phases import Pretraining, encode_some, fmvae_phases
+from pyro_fmvae.learn.fmvae_phases import Pretraining, draw_views, encode_some, fmvae_phases
 from pyro_fmvae.learn.independent_components import found_sizes
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import (
+    AUTO,
+    FMVAEOptions,
+    check_iterations,
+    completed,
+    refuse,
+)
 from pyro_fmvae.learn.phase import Phase
-from pyro_fmvae.models import VAE, FactorialMixtureVAE, Hyperprior
+from pyro_fmvae.models import VAE, FactorialMixtureVAE
 from pyro_fmvae.models.label_predictor import LabelPredictor
 
 # Options of the factorial mixture VAE, and their defaults by data.
 
 
-_COMMON: dict[str, Any] = {
-    "labels": 0.0,
-    "label_weight": 100.0,
-    "kl_weight": 1.0,
-    "label_distance": 0.0,
-    "independence_weight": 0.0,
-    "free_from": 0.0,
-    "prior_iterations": 200,
-    "refine_iterations": 1000,
-    "s0": Hyperprior.s0,
-}
+LABEL_WEIGHT = 100.0
 _BY_SETTING: dict[str, dict[str, Any]] = {
     "smiley": {
         "labels": 0.1,
@@ -101,7 +89,8 @@ EXAMPLES: Final = 1000
 def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
     """Values by name of all options whose default depends on the data."""
     kind = setting(config, dataset)
-    defaults = network_defaults(config, dataset) | _COMMON | _BY_SETTING.get(kind, {})
+    defaults = network_defaults(config, dataset) | {"label_weight": LABEL_WEIGHT}
+    defaults |= _BY_SETTING.get(kind, {})
     chosen = completed(config, defaults)
     unnamed = not chosen.labels or len(trained_labels(config, dataset)) < len(dataset.label_names)
     if kind == "sprites" and unnamed and config.pretrained is None:
@@ -223,11 +212,12 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             config.per_value,
         )
 
-    def phases(self, model: FactorialMixtureVAE, learning: Learning) -> list[Phase]:
+    def phases(self, model: FactorialMixtureVAE) -> list[Phase]:
         """Networks alone, prior alone, everything, and everything again."""
-        config = self.config
-        learning = replace(learning, view=view_of(config.view_strength, self.preprocessing))
-        return fmvae_phases(model, learning, budgets_of(config), config.seed, config.joint_learning_rate)
+        phases = fmvae_phases(model, self.config, budgets_of(self.config), self.config.seed)
+        for phase in phases:
+            phase.view = view_of(self.config.view_strength, self.preprocessing)
+        return [*phases]
 
     def code(self, model: FactorialMixtureVAE, x: Tensor) -> Tensor:
         """Mean of q(z | x)."""
@@ -270,12 +260,10 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
     def _bound_of_views(self, model: FactorialMixtureVAE, batches: Batches) -> dict[str, float]:
         """The bound of the program that was trained, views and distortion drawn at random: nats per view."""
         number = self.config.views
-        draw_views = Learning(
-            views=number, view=view_of(self.config.view_strength, self.preprocessing)
-        ).viewed
+        view = view_of(self.config.view_strength, self.preprocessing)
         model.train()
         try:
-            found = bound(model, batches, views=draw_views)
+            found = bound(model, batches, views=lambda x: draw_views(x, number, view))
         finally:
             model.eval()
         parts = ("elbo", "reconstruction", "kl_z", "kl_r")
@@ -366,13 +354,13 @@ def found_factors(config: Any, dataset: Dataset, label_sizes: Sequence[int]) -> 
     Raises:
         ValueError: there is no pretraining, or no direction of the codes has clusters.
     """
-    assert isinstance(config, NetworkOptions) and config.batch_size is not None
+    assert isinstance(config, FMVAEOptions) and config.batch_size is not None
     assert config.factor_dim is not None
     if not config.pretrain_iterations:
         raise ValueError("factors: auto needs --pretrain-iterations; or give sizes, such as 2,2,64")
     train, labels = dataset.train, None
     if label_sizes:
-        labels = hide_labels(train, config.labels, config.seed)[:, : len(label_sizes)]  # type: ignore[attr-defined]
+        labels = hide_labels(train, config.labels or 0.0, config.seed)[:, : len(label_sizes)]
     gpu = config.device == "auto" and torch.cuda.is_available()
     device = torch.device("cuda" if gpu else "cpu" if config.device == "auto" else config.device)
     budget = budgets_of(config)["pretrain"]
@@ -384,7 +372,7 @@ def found_factors(config: Any, dataset: Dataset, label_sizes: Sequence[int]) -> 
         )
         vae.start_at(whole(train.select(torch.arange(min(EXAMPLES, len(train)))), device)[0])
         batches = Batches(replace(train, labels=labels), config.batch_size, seed=config.seed, device=device)
-        for _ in fit([Pretraining(vae, learning_of(config), budget)], batches):
+        for _ in fit([Pretraining(vae, replace(config, compile=False), budget)], batches):
             pass
         loc, scale, known = encode_some(vae.eval(), batches)
     found, spectrum = found_sizes(loc, scale, known, config.seed)

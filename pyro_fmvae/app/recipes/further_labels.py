@@ -11,7 +11,6 @@ from torch import Tensor
 
 from pyro_fmvae.app.recipes.fmvae import FMVAE
 from pyro_fmvae.app.recipes.recipe import Recipe
-from pyro_fmvae.app.recipes.settings import learning_of
 from pyro_fmvae.app.recipes.table_mixture import Mixture
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate.randomness import seeded
@@ -126,22 +125,24 @@ def _(
         taught, labelled = replace(rows, labels=labels), (labels >= 0).any(-1).nonzero().squeeze(-1)
         known = taught.select(labelled)
         _start(model, known, labels[labelled], behind)
-        learning = replace(
-            learning_of(recipe.config),
+        options = replace(
+            recipe.config,
             label_weight=2 * CLASSIFICATION,
             label_distance=0.0,
             kl_weight=1.0,
             independence_weight=0.0,
             free_from=0.0,
-            augmentation=recipe.augmentation(),
             augment_until=1.0,
             restart_every=0,
+            compile=False,
             eager=True,  # capturing a step takes longer than some seconds of steps
         )
+        phase = Joint(model, options, budget, "refine")
+        phase.augmentation = recipe.augmentation()
         batches = _Beside(Batches(known, HALF, device=device), Batches(taught, HALF, device=device))
         model.train()
         try:
-            for _ in fit([Joint(model, learning, budget, "refine")], batches):
+            for _ in fit([phase], batches):
                 pass
         finally:
             model.eval()
@@ -202,7 +203,7 @@ def _(recipe: Mixture, model: Any, rows: Split, budget: Budget, behind: Sequence
     limited = replace(recipe, config=config)
     batches = Batches(rows, len(rows), device=model.device, indexed=True)
     with seeded(0):
-        for _ in fit(limited.phases(model, learning_of(limited.config)), batches):
+        for _ in fit(limited.phases(model), batches):
             pass
 
 

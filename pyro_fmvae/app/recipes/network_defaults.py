@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 
-from pyro_fmvae.app.recipes.options import NetworkOptions, decaying
 from pyro_fmvae.app.recipes.settings import counts_of, is_own, shared_defaults
 from pyro_fmvae.data import Dataset, Kind
 from pyro_fmvae.distributions.observation import COLUMN_SCALES
-from pyro_fmvae.learn.learning import weight_decay
+from pyro_fmvae.learn.options import NetworkOptions, decaying, weight_decay
 from pyro_fmvae.nn import is_image
 from pyro_fmvae.nn.mlp import LAYERS, hidden_sizes
 
@@ -25,13 +24,8 @@ POINTS_PER_COMPONENT = 8
 _BFLOAT16 = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # torch has no public query
 
 _COMMON: dict[str, Any] = {
-    "network": "mlp",
     "hidden": LAYERS,
-    "width": 1.0,
     "batch_size": 64,
-    "min_scale": 0.001,
-    "max_scale": 0.4,
-    "pretrain_iterations": 1500,
     "joint_iterations": 3000,
 }
 _SMILEY: dict[str, Any] = {

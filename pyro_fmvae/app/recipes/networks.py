@@ -8,12 +8,6 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pyro_fmvae.app.recipes.options import (
-    CountableOptions,
-    NetworkOptions,
-    ViewOptions,
-    refuse,
-)
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.settings import counts_of
 from pyro_fmvae.data import Dataset, Preprocessing, RandomPhoto, SparseOptions
@@ -26,6 +20,7 @@ from pyro_fmvae.distributions import (
 )
 from pyro_fmvae.evaluate import edit_latent
 from pyro_fmvae.files.memory import describe, limit
+from pyro_fmvae.learn.options import CountableOptions, FMVAEOptions, NetworkOptions, refuse
 from pyro_fmvae.models.factorial_encoder import FactorialEncoder
 from pyro_fmvae.nn import (
     ConvDecoder,
@@ -253,7 +248,7 @@ class _Encoding(nn.Module):
 # Several views of each training image: options, and what makes a view of an image.
 
 
-def check_views(config: ViewOptions, dataset: Dataset, labelled: int) -> None:
+def check_views(config: FMVAEOptions, dataset: Dataset, labelled: int) -> None:
     """Check that views fit the data and the other options.
 
     Args:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae import figures
-from pyro_fmvae.app.recipes.options import TrainConfig
 from pyro_fmvae.app.recipes.recipe import Recipe, codes_of
 from pyro_fmvae.data import Batches, Kind, Preprocessing, Split
 from pyro_fmvae.data.sets.smileys import ATTRIBUTES, FEATURES, SOURCES, smiley_sources
@@ -24,6 +23,7 @@ from pyro_fmvae.evaluate.sources import (
 from pyro_fmvae.figures.attribute_grid import default_choice
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.figures.page import Figure
+from pyro_fmvae.learn.options import TrainConfig
 from pyro_fmvae.models import FactorialMixtureVAE
 
 # Measures of latent codes: how many latents are active, and which known sources they have found.

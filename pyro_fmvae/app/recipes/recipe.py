@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pyro_fmvae.app.recipes.options import Options
 from pyro_fmvae.data import Batches, Dataset, Preprocessing, SparseOptions, Split
 from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.figures.page import Figure
+from pyro_fmvae.learn.options import Options
 
 if TYPE_CHECKING:
-    from pyro_fmvae.learn.learning import Learning
     from pyro_fmvae.learn.phase import Phase
 
 OWN_NAMES: Final = -1
@@ -52,7 +51,7 @@ class Recipe(ABC, Generic[Options]):
     title: ClassVar[str]
     """In words, for ``--help``."""
     options: ClassVar[type[Any]]
-    """The model's options, a subclass of :class:`~pyro_fmvae.app.recipes.options.TrainConfig`."""
+    """The model's options, a subclass of :class:`~pyro_fmvae.learn.options.TrainConfig`."""
     factorial: ClassVar[bool] = False
     """True if z has factors, with components and codes."""
     gaussian_codes: ClassVar[bool] = False
@@ -162,7 +161,7 @@ class Recipe(ABC, Generic[Options]):
         """Transform of half of the points of every training batch, or None."""
 
     @abstractmethod
-    def phases(self, model: Any, learning: "Learning") -> "list[Phase]":
+    def phases(self, model: Any) -> "list[Phase]":
         """The phases in which the model is learnt, in order."""
 
     @property

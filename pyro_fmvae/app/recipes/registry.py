@@ -1,7 +1,7 @@
 """All models of the command line, by name."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,15 +10,6 @@ from torch import Tensor
 
 from pyro_fmvae.app.recipes.bsc import BSC
 from pyro_fmvae.app.recipes.fmvae import FMVAE
-from pyro_fmvae.app.recipes.options import (
-    ESTIMATORS,
-    SEQUENCES,
-    TOPICS,
-    EstimatorOptions,
-    TrainConfig,
-    completed,
-    refuse,
-)
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.settings import checked
 from pyro_fmvae.app.recipes.slab_sparse_coding import LinearSparse, MaxSparse
@@ -32,6 +23,16 @@ from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.own.on_disk import open_file
 from pyro_fmvae.data.own.pictures import files_below
 from pyro_fmvae.data.registry import GENERATED, LOADERS
+from pyro_fmvae.learn.options import (
+    ESTIMATORS,
+    SEQUENCES,
+    TOPICS,
+    EstimatorOptions,
+    TrainConfig,
+    completed,
+    refuse,
+    unset,
+)
 
 RECIPES: Final[dict[str, type[Recipe[Any]]]] = {
     recipe.name: recipe for recipe in (FMVAE, PlainVAE, VSC, BSC, MaxSparse, LinearSparse, Mixture)
@@ -155,7 +156,7 @@ def _check_absent(name: str, value: Any, model: str) -> None:
     option = all_options().get(name)
     if option is None:
         raise ValueError(f"{name}: there is no such option")
-    if value == option.default or (value == 0 and not isinstance(value, bool)):
+    if value == unset(option) or (value == 0 and not isinstance(value, bool)):
         return
     *first, last = models_with(name)
     listed = f"{', '.join(first)} and {last}" if first else last
@@ -194,7 +195,7 @@ def own_first(data: str, data_root: str | None) -> str:
 def options_of(model: str) -> dict[str, "Field[Any]"]:
     """The options of a model, by name, but for ``model`` itself."""
     kind = KINDS[model]
-    found = {one.name: one for one in fields(kind) if one.default is not MISSING}
+    found = {one.name: one for one in fields(kind) if one.name != "model"}
     if issubclass(kind, EstimatorOptions):
         for name in {one.name for one in fields(TrainConfig)} - {"model", "data", *kind.used}:
             del found[name]

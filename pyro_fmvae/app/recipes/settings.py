@@ -1,22 +1,19 @@
-"""Settings of learning, budgets of phases and splits that options come to, and checks of options."""
+"""Budgets of phases and splits that options come to, and checks of options."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 import yaml
 
-from pyro_fmvae.app.recipes.options import PATIENCE, PHASES, CountableOptions, FMVAEOptions, TrainConfig
 from pyro_fmvae.data import CountOptions
 from pyro_fmvae.data.labels import check_amount
 from pyro_fmvae.data.loader import TableOptions
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.data.splitting import Splitting
 from pyro_fmvae.files.untrusted import check_type, read_text
-from pyro_fmvae.infer.natural_gradient import RobbinsMonro
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import PATIENCE, PHASES, CountableOptions, FMVAEOptions, TrainConfig, unset
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.models import Hyperprior
 
@@ -24,7 +21,6 @@ OWN_MINUTES: Final = 5.0
 """Time limit of a training on a person's own data, where no length is given."""
 HELD_OUT: Final = {"sprites": 0.2}
 """Share of the combinations of labels that is held out by default, by the name of the data."""
-OF_ANOTHER_TYPE = {"augmentation", "view", "compile", "autocast"}  # of Learning: set by others, or converted
 
 
 def checked(kind: type[TrainConfig], values: Mapping[str, Any]) -> TrainConfig:
@@ -36,9 +32,8 @@ def checked(kind: type[TrainConfig], values: Mapping[str, Any]) -> TrainConfig:
     for one in fields(kind):
         if one.name in values:
             check_type(one.name, values[one.name], one.type)
-    config = kind(**values)
+    config = kind(**{one.name: unset(one) for one in fields(kind)} | dict(values))
     splitting_of(config)
-    learning_of(config)
     if isinstance(config, FMVAEOptions):
         hyperprior_of(config)
     if (amount := getattr(config, "labels", None)) is not None:
@@ -98,17 +93,6 @@ def counts_of(config: TrainConfig) -> CountOptions | None:
     return CountOptions(config.batch_column, config.layer)
 
 
-def learning_of(config: TrainConfig) -> Learning:
-    """Settings that the phases of training share: all options that have a name of theirs."""
-    names = {one.name for one in fields(Learning)} - OF_ANOTHER_TYPE
-    given: dict[str, Any] = {name: getattr(config, name, None) for name in names}
-    if isinstance(config, FMVAEOptions):
-        given["rate"] = RobbinsMonro(config.delay, config.forgetting, config.first_step)
-        given["restarts"] = config.prior_restarts
-    given = {name: value for name, value in given.items() if value is not None}
-    return Learning(**given, autocast=torch.bfloat16 if config.autocast else None)
-
-
 def patience_of(config: TrainConfig) -> int:
     """``patience``, or its default for the data; 0: phases are never ended early."""
     if config.patience is None:
@@ -135,11 +119,11 @@ def _shared_out(minutes: float, shares: Mapping[str, float]) -> dict[str, float]
 
 
 def shared_defaults(config: TrainConfig) -> dict[str, Any]:
-    """Defaults by data of options that all models share, and that no model chooses by itself."""
+    """Defaults of options that data may choose, where a model has no others."""
     lengths = (config.max_minutes, *config.iterations.values())
     own = is_own(config) and all(length is None for length in lengths)
-    return {
+    usual = {one.name: one.default for one in fields(config) if one.metadata["by_data"]}
+    return {name: value for name, value in usual.items() if value is not None} | {
         "hold_out": HELD_OUT.get(config.data, 0.0),
         "time_limit": OWN_MINUTES if own else None,
-        "weight_decay": 0.0,
     }

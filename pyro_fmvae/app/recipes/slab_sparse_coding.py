@@ -8,11 +8,10 @@ from torch import Tensor
 
 from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.coders import CoderRecipe, em_rate_of, is_whole
-from pyro_fmvae.app.recipes.options import SlabOptions, completed
 from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.figures.page import Figure
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import SlabOptions, completed
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.models import SpikeAndSlabSparseCoding
@@ -64,7 +63,7 @@ class SlabRecipe(CoderRecipe[SlabOptions]):
         last = max(config.sweeps // 2, 1)
         return SpikeAndSlabEM(self._rule(), config.units, few, config.sweeps, last, config.shared)
 
-    def phases(self, model: SpikeAndSlabSparseCoding, learning: Learning) -> list[Phase]:
+    def phases(self, model: SpikeAndSlabSparseCoding) -> list[Phase]:
         """EM with preselected units, then with all."""
         budgets, rate = budgets_of(self.config), em_rate_of(self.config)
         return [

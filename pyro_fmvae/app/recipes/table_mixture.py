@@ -13,11 +13,6 @@ from torch import Tensor
 
 from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.labelling import check_labels, check_numbered
-from pyro_fmvae.app.recipes.options import (
-    MixtureOptions,
-    check_iterations,
-    completed,
-)
 from pyro_fmvae.app.recipes.pictures import TRAINING
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.settings import budgets_of, shared_defaults
@@ -26,9 +21,13 @@ from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.evaluate import edit_rows, label_agreement
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.figures.page import Figure
-from pyro_fmvae.learn.learning import Learning
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
 from pyro_fmvae.learn.mixture_search import STARTS, Fitted, search
+from pyro_fmvae.learn.options import (
+    MixtureOptions,
+    check_iterations,
+    completed,
+)
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.stacking import labelled_first
 from pyro_fmvae.models import ObservedMixture, TablePrior
@@ -196,7 +195,6 @@ class Mixture(Recipe[MixtureOptions]):
         if len(preprocessing.event_shape) != 1 or preprocessing.kind is Kind.PATCHES:
             raise ValueError("model: mixture learns tables; for pictures give --model fmvae")
         defaults: dict[str, Any] = {
-            "labels": 0.0,
             "batch_size": number,
             "joint_iterations": STEPS,
             "starts": STARTS,
@@ -241,7 +239,7 @@ class Mixture(Recipe[MixtureOptions]):
     def augmentation(self) -> None:
         """No transform of training batches: None."""
 
-    def phases(self, model: ObservedMixture, learning: Learning) -> list[Phase]:
+    def phases(self, model: ObservedMixture) -> list[Phase]:
         """Coordinate ascent."""
         config = self.config
         assert config.starts is not None

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from pyro_fmvae.app.recipes.network_defaults import network_defaults
 from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
-from pyro_fmvae.app.recipes.options import VAEOptions, check_iterations, completed, refuse
 from pyro_fmvae.app.recipes.pictures import (
     TRAINING,
     correlations,
@@ -27,7 +26,7 @@ from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.infer.free_gaussian import FreeGaussian
 from pyro_fmvae.learn.fmvae_phases import Pretraining
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import VAEOptions, check_iterations, completed, refuse
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
 from pyro_fmvae.models import VAE
@@ -77,13 +76,13 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
         family = PointPosterior() if config.posterior == "point" else None
         return VAE(encoder, made.decoder, made.observation, dim, self.num_data, made.distortion, family)
 
-    def phases(self, model: VAE, learning: Learning) -> list[Phase]:
+    def phases(self, model: VAE) -> list[Phase]:
         """Pretraining as in a mixture, then the joint phase that the posterior asks for."""
         config, budgets = self.config, budgets_of(self.config)
-        before = replace(learning, pretrain_kl_weight=config.beta * learning.pretrain_kl_weight)
-        at_joint = replace(learning, learning_rate=config.joint_learning_rate or learning.learning_rate)
+        before = replace(config, pretrain_kl_weight=config.beta * config.pretrain_kl_weight)
+        at_joint = replace(config, learning_rate=config.joint_learning_rate or config.learning_rate)
         weights = {"beta": config.beta, "tc_weight": config.total_correlation}
-        how: dict[str, Any] = {"model": model, "learning": at_joint, "budget": budgets["joint"], **weights}
+        how: dict[str, Any] = {"model": model, "options": at_joint, "budget": budgets["joint"], **weights}
         free: dict[str, Any] = {"steps": config.free_steps, "free_learning_rate": config.free_learning_rate}
         joint: Phase
         if config.posterior == "free":

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from pyro_fmvae.app.recipes.network_defaults import network_defaults
 from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
-from pyro_fmvae.app.recipes.options import VSCOptions, check_iterations, completed, refuse
 from pyro_fmvae.app.recipes.pictures import (
     TRAINING,
     activity_measures,
@@ -31,7 +30,7 @@ from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
 from pyro_fmvae.figures.page import Figure
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn.options import VSCOptions, check_iterations, completed, refuse
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.vsc_phases import SparsePhase
 from pyro_fmvae.models import (
@@ -61,7 +60,6 @@ class VSC(NetworkRecipe[VSCOptions]):
     def resolve(cls, config: VSCOptions, dataset: Dataset) -> VSCOptions:
         """Warm-up within the pretraining; ten pseudo-inputs, unless the prior is fixed."""
         defaults = network_defaults(config, dataset)
-        defaults |= {"kl_weight": 1.0, "sparsity": 0.2, "warm_up": (0.33, 0.45)}
         if config.data == "smiley":
             defaults |= {"latent_dim": 40, "joint_iterations": 4000}
             if config.pretrained is None:
@@ -116,15 +114,15 @@ class VSC(NetworkRecipe[VSCOptions]):
         selection = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), config.pseudo_inputs))
         return SelectionSparsePrior(pseudo_inputs, selection, config.sharpness)
 
-    def phases(self, model: VariationalSparseCoding, learning: Learning) -> list[Phase]:
+    def phases(self, model: VariationalSparseCoding) -> list[Phase]:
         """One schedule of warm-up and slope, in two phases with a learning rate each."""
         config, budgets = self.config, budgets_of(self.config)
         assert config.warm_up is not None
         warm_up = config.warm_up[0], config.warm_up[1]
         pretrain, joint = budgets["pretrain"], budgets["joint"]
         border = pretrain.share_beside(joint)
-        first = replace(learning, kl_weight=1.0, final_learning_rate=None, augment_until=1.0)
-        at_joint = replace(learning, learning_rate=config.joint_learning_rate or learning.learning_rate)
+        first = replace(config, kl_weight=1.0, final_learning_rate=None, augment_until=1.0)
+        at_joint = replace(config, learning_rate=config.joint_learning_rate or config.learning_rate)
         return [
             SparsePhase("pretrain", model, first, pretrain, warm_up, (0.0, border)),
             SparsePhase("joint", model, at_joint, joint, warm_up, (border, 1.0)),

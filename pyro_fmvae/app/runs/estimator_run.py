@@ -14,15 +14,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pyro_fmvae import figures
-from pyro_fmvae.app.recipes.options import (
-    ESTIMATORS,
-    SEQUENCES,
-    SHARE,
-    TOPICS,
-    EstimatorOptions,
-    SequenceOptions,
-    TopicOptions,
-)
 from pyro_fmvae.app.recipes.registry import TITLES, configure, find_texts
 from pyro_fmvae.app.recipes.settings import table_options, with_columns
 from pyro_fmvae.app.runs.closing_table import REPORT
@@ -35,6 +26,15 @@ from pyro_fmvae.data.splitting import fingerprint
 from pyro_fmvae.files import checkpoint
 from pyro_fmvae.files.memory import check_fits
 from pyro_fmvae.files.untrusted import read_json
+from pyro_fmvae.learn.options import (
+    ESTIMATORS,
+    SEQUENCES,
+    SHARE,
+    TOPICS,
+    EstimatorOptions,
+    SequenceOptions,
+    TopicOptions,
+)
 from pyro_fmvae.sklearn import HiddenMarkovModel, TopicModel
 from pyro_fmvae.sklearn.topic_model import WORDS
 

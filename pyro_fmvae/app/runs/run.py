@@ -14,7 +14,6 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_fmvae.app.recipes.options import ESTIMATORS, TrainConfig
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.registry import read_config, recipe_of, resolved
 from pyro_fmvae.app.recipes.settings import HELD_OUT, is_own, splitting_of, table_options
@@ -26,6 +25,7 @@ from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.files import checkpoint
 from pyro_fmvae.files.untrusted import check_printable, check_type, read_json
+from pyro_fmvae.learn.options import ESTIMATORS, TrainConfig
 
 # The machine that a run is trained on.
 

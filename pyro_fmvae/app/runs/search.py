@@ -8,11 +8,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from pyro_fmvae.app.recipes.options import count
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.runs.by_batches import given_rows, in_order, map_rows
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.evaluate import vector_index
+from pyro_fmvae.learn.options import count
 from pyro_fmvae.models.factorial_encoder import FactorialEncoder
 
 MEASURES: Final = ("mean", "code", "density")

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from pyro_fmvae.app.recipes.options import count
 from pyro_fmvae.app.runs.by_batches import (
     COMPARED,
     Given,
@@ -37,6 +36,7 @@ from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores
 from pyro_fmvae.evaluate.randomness import resolve_device
+from pyro_fmvae.learn.options import count
 
 # Models on a hub: a repository with the exported model and its card. It needs huggingface_hub.
 

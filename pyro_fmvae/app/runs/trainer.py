@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from pyro_fmvae.app.recipes.labelling import labelled_points
-from pyro_fmvae.app.recipes.options import TrainConfig
-from pyro_fmvae.app.recipes.settings import learning_of, patience_of
+from pyro_fmvae.app.recipes.settings import patience_of
 from pyro_fmvae.app.runs.closing_table import Moment
 from pyro_fmvae.app.runs.run import CHECKPOINT, Run, check_state, fitting
 from pyro_fmvae.data import Batches, Dataset, whole
@@ -22,6 +21,8 @@ from pyro_fmvae.files.untrusted import check_type
 from pyro_fmvae.infer.ranks import world
 from pyro_fmvae.learn.fitting import LONG, Progress, Record, Stepping, compile_problem, fit, naming_divergence
 from pyro_fmvae.learn.label_spreading import COMPARABLE, comparable, spread_labels
+from pyro_fmvae.learn.options import TrainConfig
+from pyro_fmvae.learn.phase import GradientPhase
 
 # The best model of a phase by its validation bound.
 
@@ -91,15 +92,14 @@ class Trainer:
             logger.warning("%s", recipe.misgiving)
         examples = dataset.train.select(torch.arange(min(EXAMPLES, len(dataset.train))))
         self.model.start_at(whole(examples, device)[0])
-        self.learning = replace(
-            learning_of(config),
-            augmentation=recipe.augmentation(),
-            compile=self._compile(config),
-            compile_from=config.batch_size if len(dataset.train) >= SPARED * config.batch_size else 1,
-            group=world().group,
-        )
+        self.options = replace(config, compile=self._compile(config))
         self.chooser = self._stepping(config)
-        self.phases = recipe.phases(self.model, self.learning)
+        self.phases = replace(recipe, config=self.options).phases(self.model)
+        compile_from = config.batch_size if len(dataset.train) >= SPARED * config.batch_size else 1
+        for phase in self.phases:
+            if isinstance(phase, GradientPhase):
+                phase.augmentation, phase.group = recipe.augmentation(), world().group
+                phase.compile_from = compile_from
         self.patience = patience_of(config)
         if self.patience:
             for phase in self.phases:
@@ -158,13 +158,13 @@ class Trainer:
         """Description of how steps are taken."""
         if self.run.recipe.closed_form:
             return "in closed form"
-        how = "eager" if self.learning.eager else "captured"
-        if self.learning.compile:
+        how = "eager" if self.options.eager else "captured"
+        if self.options.compile:
             how += " and compiled"
         if self.chooser is not None:
             how += ", or compiled," if self.run.config.compile is None else ""
             how += " where that pays"
-        return how + (", networks in bfloat16" if self.learning.autocast else "")
+        return how + (", networks in bfloat16" if self.options.autocast else "")
 
     def records(self, resumed: bool = False) -> Iterator[Record]:
         """Train from where it stands: see :func:`pyro_fmvae.learn.fitting.fit`.

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from tqdm import auto, std
 
-from pyro_fmvae.app.recipes.options import AUTO, TrainConfig, completed
 from pyro_fmvae.app.recipes.registry import DEFAULT, data_name, recipe_of
 from pyro_fmvae.app.recipes.settings import with_columns
 from pyro_fmvae.app.runs.by_batches import evaluating, finite_bound, in_order, map_rows
@@ -45,6 +44,7 @@ from pyro_fmvae.files.memory import most_used
 from pyro_fmvae.infer.ranks import world
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.learn.label_spreading import predictors_of_unlearnt
+from pyro_fmvae.learn.options import AUTO, TrainConfig, completed
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.nn import ConvDecoder
 

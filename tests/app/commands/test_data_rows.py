@@ -9,6 +9,7 @@ from pyro_fmvae.app.commands.data_rows import rows_of
 from pyro_fmvae.app.commands.training import configuration
 from pyro_fmvae.app.recipes.registry import all_options
 from pyro_fmvae.data import Split
+from pyro_fmvae.learn.options import unset
 from tests.app.commands.labelled_run import RUN
 from tests.datasets import dataset
 
@@ -70,7 +71,7 @@ def test_a_folder_here_comes_before_the_published_data_of_its_name(monkeypatch, 
     run = RUN.with_options(data="mnist")
     assert rows_of(run, name, None, None, by_name=False) == (ROWS, (f"./{name}",))
     assert f"./{name} is your own folder, not the published data set {name}; give --data-root" in caplog.text
-    typed = {**{key: option.default for key, option in all_options().items()}, "data": name}
+    typed = {**{key: unset(option) for key, option in all_options().items()}, "data": name}
     assert configuration("vae", {"data"}, typed).data == f"./{name}"
     assert configuration("vae", {"data", "data_root"}, {**typed, "data_root": "."}).data == name
     assert configuration("vae", set(), typed).data == name  # by default, or of an earlier run

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from pyro_fmvae.app.recipes import configure
-from pyro_fmvae.app.recipes.options import PHASES
 from pyro_fmvae.data import Kind, Split
+from pyro_fmvae.learn.options import PHASES
 from tests.app.recipes.choices import build, resolve
 from tests.datasets import dataset
 

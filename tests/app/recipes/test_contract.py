@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from pyro_fmvae.app.recipes import RECIPES
-from pyro_fmvae.app.recipes.options import TrainConfig
 from pyro_fmvae.app.recipes.registry import options_of, read_config, recipe_of
-from pyro_fmvae.app.recipes.settings import learning_of
 from pyro_fmvae.app.runs import Run, Trainer
 from pyro_fmvae.app.runs.by_batches import evaluating, finite_bound
 from pyro_fmvae.app.runs.run import with_full_paths
+from pyro_fmvae.learn.options import TrainConfig
 from pyro_fmvae.learn.phase import Phase
 from tests.small_runs import SIZE, kill_and_resume, metrics, state, succeed, train_all, write_files
 
@@ -72,7 +71,7 @@ def test_builds(runs, model):
     assert type(run.recipe) is RECIPES[model] and run.recipe.name == model
     built = run.build_model()
     assert isinstance(built, torch.nn.Module) and built.bounded
-    phases = run.recipe.phases(built, learning_of(run.config))
+    phases = run.recipe.phases(built)
     assert all(isinstance(phase, Phase) for phase in phases)
     assert [phase.name for phase in phases] == list(run.config.iterations)
     stored = run.load_model(torch.device("cpu")).state_dict()

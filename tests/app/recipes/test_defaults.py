@@ -6,7 +6,7 @@ import torch
 
 from pyro_fmvae.app.recipes import configure
 from pyro_fmvae.app.recipes.registry import read_config, resolved
-from pyro_fmvae.app.recipes.settings import budgets_of, learning_of, patience_of
+from pyro_fmvae.app.recipes.settings import budgets_of, patience_of
 from pyro_fmvae.data import Kind
 from pyro_fmvae.data.labels import choose_labels
 from pyro_fmvae.learn.phase import Budget
@@ -160,7 +160,7 @@ def test_own_images_without_labels_have_full_starts_and_once_more_in_refine(data
         shorter = resolve(configure(data=data, labels=0.0, joint_iterations=7), mine)
         assert shorter.refine_iterations == (2 if full else 0)
     recipe = resolved(replace(config, refine_iterations=3), mine)
-    again = [phase.seed for phase in recipe.phases(recipe.build(), learning_of(recipe.config))[1:]]
+    again = [phase.seed for phase in recipe.phases(recipe.build())[1:]]
     assert again == [0, None, 0 if full else None]
 
 
@@ -212,10 +212,10 @@ def test_own_labelled_images_are_warped_to_the_end(shape, kind, warped):
     data = dataset(shape, kind, (2,), size=40)
     config = resolve(configure(data="mine.npz", labels=1.0), data)
     assert config.augmentation == warped
-    assert learning_of(config).augment_until == 1
+    assert config.augment_until == 1
     assert resolve(config, data) == config
     unlabelled = resolve(configure(data="mine.npz"), data)
-    assert unlabelled.augmentation is None and learning_of(unlabelled).augment_until == 0.5
+    assert unlabelled.augmentation is None and unlabelled.augment_until == 0.5
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (32, 32), (20, 20, 3), (64, 64, 3)])

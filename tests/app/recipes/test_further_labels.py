@@ -33,7 +33,7 @@ def start(monkeypatch):
         batches = []
 
         def fit(phases, stream):
-            assert phases[0].learning.label_distance == 0  # what the factor is started from stays
+            assert phases[0].options.label_distance == 0  # what the factor is started from stays
             batches.extend(islice(stream, 3))
             return iter(())
 

@@ -10,10 +10,10 @@ import torch
 from pyro_fmvae.app.recipes import RECIPES
 from pyro_fmvae.app.recipes.network_defaults import network_defaults
 from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
-from pyro_fmvae.app.recipes.options import LatentOptions, check_iterations, completed, option, share_between
 from pyro_fmvae.app.recipes.pictures import TRAINING, training_curves
 from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.learn import VAEJoint
+from pyro_fmvae.learn.options import LatentOptions, check_iterations, completed, option, share_between
 from pyro_fmvae.models import VAE
 from tests.small_runs import SIZE, command, kill_and_resume, state, succeed, train, write_files
 
@@ -54,8 +54,8 @@ class ShrunkVAE(NetworkRecipe[ShrunkOptions]):
         decoder = Shrunk(made.decoder, self.config.part)
         return VAE(made.encoder, decoder, made.observation, self.config.size, self.num_data)
 
-    def phases(self, model, learning):
-        return [VAEJoint(model, learning, budgets_of(self.config)["joint"])]
+    def phases(self, model):
+        return [VAEJoint(model, self.config, budgets_of(self.config)["joint"])]
 
     def code(self, model, x):
         return model.posterior(x).mean

@@ -9,10 +9,10 @@ from pyro_fmvae.app.commands.parser import Parser
 from pyro_fmvae.app.commands.training import add_arguments
 from pyro_fmvae.app.recipes import RECIPES, configure
 from pyro_fmvae.app.recipes.bsc import BSC
-from pyro_fmvae.app.recipes.options import ESTIMATORS, TrainConfig
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.registry import DEFAULT, all_options, data_name, models_with, options_of
 from pyro_fmvae.data import SparseOptions
+from pyro_fmvae.learn.options import ESTIMATORS, TrainConfig, unset
 
 
 def subclasses(kind):
@@ -45,14 +45,14 @@ def test_no_concrete_method_overrides_a_concrete_one():
 def test_an_option_of_several_models_is_the_same_option():
     for option in all_options():
         declared = [options_of(model)[option] for model in models_with(option)]
-        kinds = {(one.type, str(one.default), str(one.metadata["parse"])) for one in declared}
+        kinds = {(one.type, str(unset(one)), str(one.metadata["parse"])) for one in declared}
         assert len(kinds) == 1, option
 
 
 @pytest.mark.parametrize("model", RECIPES)
 def test_an_option_of_another_model_names_its_models(model):
     for name in sorted(all_options().keys() - options_of(model)):
-        assert configure(model, **{name: all_options()[name].default}) == configure(model)
+        assert configure(model, **{name: unset(all_options()[name])}) == configure(model)
         with pytest.raises(ValueError, match=f"^{name}: an option of .*, not of {model}$"):
             configure(model, **{name: "something"})
 

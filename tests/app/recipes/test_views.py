@@ -12,7 +12,7 @@ from pyro_fmvae.app.runs import report
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Batches, Kind, Preprocessing, RandomPhoto
 from pyro_fmvae.evaluate import bound
-from pyro_fmvae.learn import Learning
+from pyro_fmvae.learn.fmvae_phases import draw_views
 from pyro_fmvae.learn.phase import Phase
 from tests.small_runs import kill_and_resume, metrics, state, succeed, train, write_files
 
@@ -63,8 +63,9 @@ def test_the_bound_of_the_program_stands_beside_that_of_one_view(runs, name, num
     assert views["elbo"] == pytest.approx(views["reconstruction"] - views["kl_z"] - views["kl_r"], abs=1e-4)
     run = Run.open(runs / name)
     model, test = run.load_model(torch.device("cpu")), run.load_data().test
-    learning = Learning(views=number, view=view_of(run.config.view_strength, run.preprocessing))
-    again = bound(model.train(), list(Batches(test, len(test), shuffle=False)), views=learning.viewed)
+    view = view_of(run.config.view_strength, run.preprocessing)
+    batches = list(Batches(test, len(test), shuffle=False))
+    again = bound(model.train(), batches, views=lambda x: draw_views(x, number, view))
     assert views["kl_z"] == pytest.approx(again["kl_z"] / number)
     plain = bound(model.eval(), list(Batches(test, len(test), shuffle=False)))
     assert found["elbo"] == pytest.approx(plain["elbo"])

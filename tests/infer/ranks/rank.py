@@ -35,7 +35,7 @@ from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import BernoulliObservation, ShiftedSigmoid
 from pyro_fmvae.infer import NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.infer.ranks import Ranks, together
-from pyro_fmvae.learn import Budget, Learning, fit
+from pyro_fmvae.learn import BSCOptions, Budget, VAEOptions, fit
 from pyro_fmvae.learn.gradient_em import GradientEM
 from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.learn.vae_phases import HybridEM
@@ -139,15 +139,18 @@ def binary(group: Any, missing: bool = False) -> dict[str, Any]:
 def gradient_em(group: Any) -> dict[str, Any]:
     torch.set_default_dtype(torch.float64)
     model = BinarySparseCoding((6,), 22, BinaryEM(4))
-    return fitted(GradientEM(model, Learning(learning_rate=0.01, group=group), Budget(STEPS)), table(False))
+    phase = GradientEM(model, BSCOptions(learning_rate=0.01), Budget(STEPS))
+    phase.group = group
+    return fitted(phase, table(False))
 
 
 def free(group: Any, eager: bool = True) -> dict[str, Any]:
     """Variational EM: free steps on the posteriors of points."""
     torch.set_default_dtype(torch.float64)
     model = VAE(MLPEncoder((6,), 3), MLPDecoder(3, (6,)), BernoulliObservation(1), 3, 22)
-    learning = Learning(eager=eager, group=group)
-    return fitted(HybridEM(model, learning, Budget(5), steps=3, tc_weight=2.0), (table(False) > 0).double())
+    phase = HybridEM(model, VAEOptions(eager=eager), Budget(5), steps=3, tc_weight=2.0)
+    phase.group = group
+    return fitted(phase, (table(False) > 0).double())
 
 
 def table(missing: bool) -> torch.Tensor:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from pyro_fmvae.app.recipes.options import as_typed, flag
 from pyro_fmvae.app.runs.closing_table import METRICS, REPORT, SelectedModel, read_report
 from pyro_fmvae.app.runs.duration import duration
 from pyro_fmvae.data import Kind
 from pyro_fmvae.files.untrusted import check_type, parse_json
+from pyro_fmvae.learn.options import as_typed, flag
 
 if TYPE_CHECKING:
     from pyro_fmvae.app.runs.run import Run

@@ -6,13 +6,12 @@ from dataclasses import fields
 
 import pytest
 
-from pyro_fmvae.app.recipes import options
 from pyro_fmvae.app.recipes.coders import em_rate_of
-from pyro_fmvae.app.recipes.options import LARGEST, PHASES, FMVAEOptions
 from pyro_fmvae.app.recipes.registry import configure, models_with
-from pyro_fmvae.app.recipes.settings import budgets_of, learning_of
+from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.data.splitting import SHARE
-from pyro_fmvae.learn.learning import Learning
+from pyro_fmvae.learn import options
+from pyro_fmvae.learn.options import LARGEST, PHASES, BSCOptions, FMVAEOptions, VAEOptions, VSCOptions
 from pyro_fmvae.models.em.binary_mean_field import LARGEST_GROUP
 
 NUMBERS = [
@@ -105,31 +104,14 @@ def test_step_sizes_of_statistics():
     assert [rate(step) for step in (0, 1, 14)] == pytest.approx([2**-0.75, 3**-0.75, 1 / 8])
 
 
-def test_what_phases_share_is_what_was_asked_for():
-    """Every option that has the name of one of theirs, and those that have another name there."""
-    given = {
-        **{
-            "learning_rate": 0.5,
-            "final_learning_rate": 0.25,
-            "weight_decay": 0.1,
-            "prior_learning_rate": 0.3,
-        },
-        **{
-            "label_weight": 7.0,
-            "label_distance": 5.0,
-            "kl_weight": 3.0,
-            "independence_weight": 2.0,
-            "free_from": 0.4,
-        },
-        **{"kl_annealing": 0.6, "pretrain_kl_weight": 0.7, "augment_until": 0.8, "restart_every": 9},
-        **{"views": 3},
-        **{"recompute": True, "eager": True, "full_starts": True, "independent_start": True},
-    }
-    learning = learning_of(configure(**given, prior_restarts=4))
-    assert {name: getattr(learning, name) for name in given} == given
-    assert learning.restarts == 4
-    shared = {option.name for option in fields(FMVAEOptions)} & {option.name for option in fields(Learning)}
-    assert shared - set(given) == {"augmentation", "compile", "autocast"}  # set elsewhere, or of another type
+@pytest.mark.parametrize("kind", [FMVAEOptions, VAEOptions, VSCOptions, BSCOptions])
+def test_options_that_data_choose_are_unset_for_a_command_alone(kind):
+    """From Python they have values, as phases need them."""
+    here, there = kind(), configure(kind().model)
+    for one in fields(kind):
+        assert getattr(there, one.name) == (None if one.metadata["by_data"] else getattr(here, one.name))
+    for name in ("weight_decay", "kl_weight", "free_from", "label_weight", "augment_until"):
+        assert getattr(here, name, 0.0) is not None
 
 
 def test_options_are_data():

@@ -1,4 +1,4 @@
-"""Options of `pyro-fmvae train`: one frozen dataclass a model.
+"""Options of learning: one frozen dataclass a model, which its phases and `pyro-fmvae train` take.
 
 They are data alone: :mod:`pyro_fmvae.app.recipes.settings` says what they come to.
 """
@@ -6,7 +6,7 @@ They are data alone: :mod:`pyro_fmvae.app.recipes.settings` says what they come 
 import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 # Ranges of options: each check raises ValueError, naming the option, for a value outside of it.
@@ -44,6 +44,12 @@ def at_least_one(name: str, value: float) -> None:
     """A finite number >= 1."""
     if not 1 <= value < math.inf:
         raise ValueError(f"{name}: expected a number >= 1, got {value}")
+
+
+def step_size(name: str, value: float) -> None:
+    """A number in (0, 1]."""
+    if not 0 < value <= 1:
+        raise ValueError(f"{name}: expected a number in (0, 1], got {value}")
 
 
 def exponent(name: str, value: float) -> None:
@@ -140,10 +146,39 @@ def option(
     return field(default=default, metadata=metadata | {"example": example})
 
 
-def by_data(text: str, check: Check | None = None, parse: ListOf | None = None, example: str = "") -> Any:
-    """Declare an option whose default depends on the data: None until :meth:`Recipe.resolve` chooses it."""
+def by_data(
+    default: Any, text: str, check: Check | None = None, parse: ListOf | None = None, example: str = ""
+) -> Any:
+    """Declare an option that data may choose: on a command line it is None until :meth:`Recipe.resolve` does.
+
+    Args:
+        default: where data say nothing else; None if they always do.
+        text, check, parse, example: as for :func:`option`.
+    """
     metadata = {"help": text, "check": check, "parse": parse, "path": False, "by_data": True}
-    return field(default=None, metadata=metadata | {"example": example})
+    return field(default=default, metadata=metadata | {"example": example})
+
+
+def of_model(name: str) -> Any:
+    """Declare the name of the model."""
+    return field(
+        default=name,
+        metadata={"help": "model to train", "check": None, "path": False, "by_data": False, "example": "vae"},
+    )
+
+
+def unset(one: "Field[Any]") -> Any:
+    """The value of an option that was not given: None where data choose it."""
+    return None if one.metadata["by_data"] else one.default
+
+
+DECAY, DECAY_BELOW = 0.5, 2000
+"""Weight decay of perceptrons that learn from fewer points than this, chosen as their sizes are."""
+
+
+def weight_decay(num_data: int) -> float:
+    """Weight decay of perceptrons by the number of training points."""
+    return DECAY if num_data < DECAY_BELOW else 0.0
 
 
 def flag(name: str) -> str:
@@ -191,9 +226,7 @@ class TrainConfig:
         ValueError: a number out of range.
     """
 
-    model: str = field(
-        metadata={"help": "model to train", "check": None, "path": False, "by_data": False, "example": "vae"}
-    )
+    model: str = of_model("fmvae")
     data: str = option(
         "smiley",
         "name of a data set, or path of your own: a folder of images, an .npz, .npy, .csv, .parquet, .arrow "
@@ -237,6 +270,7 @@ class TrainConfig:
         NAMES,
     )
     hold_out: float | None = by_data(
+        0.0,
         "share of the combinations of labels that training never sees; they become the split unseen",
         share_below_one,
     )
@@ -252,8 +286,10 @@ class TrainConfig:
         ".npy, .parquet, .arrow and .zarr are read as needed, and so are uncompressed .npz and .h5ad files "
         "of 1 GiB or more",
     )
-    batch_size: int | None = by_data("points per batch", count(1))
-    joint_iterations: int | None = by_data("iterations of the phase joint, which trains everything", count(0))
+    batch_size: int | None = by_data(None, "points per batch", count(1))
+    joint_iterations: int | None = by_data(
+        None, "iterations of the phase joint, which trains everything", count(0)
+    )
     max_minutes: float | None = option(
         None, "train for this many minutes instead of a number of iterations", positive, example="5"
     )
@@ -263,15 +299,17 @@ class TrainConfig:
         "if you give no length",
         nonnegative,
     )
-    learning_rate: float = option(1e-3, "learning rate of Adam")
+    learning_rate: float = option(1e-3, "learning rate of Adam", check=positive)
     final_learning_rate: float | None = option(
         None, "learning rate at the end of the phase joint; the rate falls in the second half"
     )
     joint_learning_rate: float | None = option(
         None, "learning rate at the start of the phase joint; default: --learning-rate", positive
     )
-    weight_decay: float | None = option(
-        None, "weight decay of the networks (AdamW); default: 0, or 0.5 if you have few points of your own"
+    weight_decay: float | None = by_data(
+        0.0,
+        "weight decay of the networks (AdamW); default: 0, or 0.5 if you have few points of your own",
+        check=nonnegative,
     )
     patience: int | None = option(
         None,
@@ -303,6 +341,11 @@ class TrainConfig:
                 check(one.name, value)
         if self.max_minutes is not None and self.time_limit:
             raise ValueError("time_limit: an option of training by iterations, without effect on max_minutes")
+        final = self.final_learning_rate
+        if final is not None and not 0 < final <= self.learning_rate:
+            raise ValueError(
+                f"final_learning_rate: expected a number in (0, {self.learning_rate}], got {final}"
+            )
         if self.eager and self.compile:
             raise ValueError("compile: eager steps cannot be compiled")
 
@@ -325,9 +368,8 @@ class TrainConfig:
     @property
     def given(self) -> tuple[str, ...]:
         """Names of the options that were given, without ``model`` and ``data``, while it is unresolved."""
-        names = [one.name for one in fields(self) if one.name not in ("model", "data")]
-        plain = {one.name: one.default for one in fields(self)}
-        return tuple(name for name in names if getattr(self, name) != plain[name])
+        own = [one for one in fields(self) if one.name not in ("model", "data")]
+        return tuple(one.name for one in own if getattr(self, one.name) != unset(one))
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object."""
@@ -360,7 +402,7 @@ def refuse(
         needed: the option without which they have no effect.
         otherwise: values that stand for "not given", where these are not the defaults.
     """
-    plain = {one.name: one.default for one in fields(config)} | dict(otherwise or {})
+    plain = {one.name: unset(one) for one in fields(config)} | dict(otherwise or {})
     for name in names:
         if getattr(config, name) != plain[name]:
             raise ValueError(f"{name}: an option of {needed}, without effect here")
@@ -379,24 +421,29 @@ class NetworkOptions(TrainConfig):
     """Options that models with an encoder and a decoder share."""
 
     factors: tuple[int, ...] | None = by_data(
-        "number of components of each factor, such as 2,2,64", sizes, SIZES, example="2,2,64"
+        None, "number of components of each factor, such as 2,2,64", sizes, SIZES, example="2,2,64"
     )
-    factor_dim: int | None = by_data("dimensions of each factor", count(1))
+    factor_dim: int | None = by_data(None, "dimensions of each factor", count(1))
     network: Literal["mlp", "conv", "conv28", "conv64"] | None = by_data(
-        "mlp; conv, for images of any size; or conv28 and conv64, for images of exactly 28x28 and 64x64x3"
+        "mlp",
+        "mlp; conv, for images of any size; or conv28 and conv64, for images of exactly 28x28 and 64x64x3",
     )
-    width: float | None = by_data("scale the number of channels of convolutions by this factor", positive)
+    width: float | None = by_data(
+        1.0, "scale the number of channels of convolutions by this factor", positive
+    )
     hidden: tuple[int, ...] | None = by_data(
-        "sizes of the mlp's hidden layers, such as 400,400", sizes, SIZES
+        None, "sizes of the mlp's hidden layers, such as 400,400", sizes, SIZES
     )
-    min_scale: float | None = by_data("smallest standard deviation of a Gaussian observation", positive)
-    max_scale: float | None = by_data("largest standard deviation of a Gaussian observation", positive)
+    min_scale: float | None = by_data(
+        0.001, "smallest standard deviation of a Gaussian observation", positive
+    )
+    max_scale: float | None = by_data(0.4, "largest standard deviation of a Gaussian observation", positive)
     pretrained: str | None = option(None, "start from the encoder and decoder of this run", path=True)
     pretrain_iterations: int | None = by_data(
-        "iterations of the phase pretrain: the networks alone, under a N(0, I) prior", count(0)
+        1500, "iterations of the phase pretrain: the networks alone, under a N(0, I) prior", count(0)
     )
     kl_weight: float | None = by_data(
-        "weight of KL[z] at the start of the phase joint; it moves linearly to 1"
+        1.0, "weight of KL[z] at the start of the phase joint; it moves linearly to 1", check=positive
     )
     distortion: float = option(
         0.0,
@@ -409,10 +456,11 @@ class NetworkOptions(TrainConfig):
         "your own",
         nonnegative,
     )
-    augment_until: float | None = option(
-        None,
+    augment_until: float | None = by_data(
+        0.5,
         "share of the phase joint after which --augmentation stops; default: 0.5, or 1 for labelled images "
         "of your own",
+        check=share,
     )
 
 
@@ -436,11 +484,12 @@ class LatentOptions(NetworkOptions):
     """Options of models whose z has no factors."""
 
     factors: tuple[int, ...] | None = by_data(
+        None,
         "as for --model fmvae; here their number times --factor-dim is the default of --latent-dim",
         sizes,
         SIZES,
     )
-    factor_dim: int | None = by_data("dimensions of each of these factors", count(1))
+    factor_dim: int | None = by_data(None, "dimensions of each of these factors", count(1))
     latent_dim: int | None = option(
         None, "dimensions of z; default: those of all factors together", count(1), example="20"
     )
@@ -452,32 +501,6 @@ class LatentOptions(NetworkOptions):
             return self.latent_dim
         assert self.factors is not None and self.factor_dim is not None
         return len(self.factors) * self.factor_dim
-
-
-# Several views of each training image.
-
-MOST_VIEWS = 64
-
-
-@dataclass(frozen=True)
-class ViewOptions(NetworkOptions):
-    """Options of a model whose views of a point share its assignments."""
-
-    views: int = option(
-        1,
-        "number of randomly changed views of each training image, which share its components; they differ by "
-        "--distortion, --view-strength or both",
-        count(1, MOST_VIEWS),
-    )
-    view_strength: float = option(
-        0.0,
-        "strength, up to 1, of random changes to the views that the decoder explains as well: warps and "
-        "strokes of grey images, crops, mirror images and colours of colour images",
-        share,
-    )
-    per_view: tuple[int, ...] = option(
-        (), "numbers of the factors, from 0, whose components may differ between views: 1,2", parse=NUMBERS
-    )
 
 
 # Options of each model.
@@ -509,37 +532,58 @@ SPREAD = (
 
 
 @dataclass(frozen=True)
-class FMVAEOptions(ViewOptions, CountableOptions):
+class FMVAEOptions(CountableOptions):
     """Options of ``--model fmvae``."""
 
+    model: str = of_model("fmvae")
+    views: int = option(
+        1,
+        "number of randomly changed views of each training image, which share its components; they differ by "
+        "--distortion, --view-strength or both",
+        count(1, 64),
+    )
+    view_strength: float = option(
+        0.0,
+        "strength, up to 1, of random changes to the views that the decoder explains as well: warps and "
+        "strokes of grey images, crops, mirror images and colours of colour images",
+        share,
+    )
+    per_view: tuple[int, ...] = option(
+        (), "numbers of the factors, from 0, whose components may differ between views: 1,2", parse=NUMBERS
+    )
     factors: tuple[int, ...] | None = by_data(
+        None,
         "number of components of each factor, such as 2,2,64; auto: find the factors",
         sizes_or_auto,
         SIZES_OR_AUTO,
         example="2,2,64",
     )
     labels: float | Literal["one-per-value"] | None = by_data(
-        "labels used: a share up to 1, a number for each value (20), or one-per-value", example="20"
+        0.0, "labels used: a share up to 1, a number for each value (20), or one-per-value", example="20"
     )
     prior_iterations: int | None = by_data(
-        "iterations of the phase prior, which trains the mixtures alone", count(0)
+        200, "iterations of the phase prior, which trains the mixtures alone", count(0)
     )
     refine_iterations: int | None = by_data(
-        "iterations of the phase refine, which follows joint without the label term", count(0)
+        1000, "iterations of the phase refine, which follows joint without the label term", count(0)
     )
-    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining")
-    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0")
-    prior_learning_rate: float = option(1e-2, "learning rate of labelled factors while --label-weight acts")
-    label_weight: float | None = by_data("Delta, the weight of the classification term of labelled points")
-    label_distance: float | None = option(
-        None,
+    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining", check=positive)
+    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0", check=share)
+    prior_learning_rate: float = option(
+        1e-2, "learning rate of labelled factors while --label-weight acts", check=positive
+    )
+    label_weight: float | None = by_data(
+        0.0, "Delta, the weight of the classification term of labelled points", check=nonnegative
+    )
+    label_distance: float | None = by_data(
+        0.0,
         "least distance, in standard deviations, between the components of a labelled factor when the phase "
         "joint begins; 0: they start where their points are; default: 0, or 10 for sprites that are not "
         "pretrained",
         nonnegative,
     )
     independence_weight: float | None = by_data(
-        "weight of a penalty on blocks of z that predict labels of other factors"
+        0.0, "weight of a penalty on blocks of z that predict labels of other factors", check=nonnegative
     )
     spread: float | None = option(None, SPREAD, share_below_one)
     label_width: float = option(
@@ -549,8 +593,10 @@ class FMVAEOptions(ViewOptions, CountableOptions):
     )
     per_value: int = option(1, "components of a labelled factor for each value of its label", count(1))
     free_from: float | None = by_data(
+        0.0,
         "share of the phase joint before the decoder sees the factors without labels; with 1, refine alone "
-        "learns these"
+        "learns these",
+        check=share,
     )
     prior_restarts: int = option(
         1, "number of k-means starts of the mixtures; the one with the best bound is used", count(1)
@@ -570,17 +616,19 @@ class FMVAEOptions(ViewOptions, CountableOptions):
         "compare the mixtures with new starts every so many iterations of joint and refine; 0: never",
         count(0),
     )
-    delay: float = option(2000.0, "tau_0 of the natural-gradient step size (tau_0 + tau)^-kappa")
-    forgetting: float = option(0.7, "kappa of the natural-gradient step size, in (1/2, 1]")
+    delay: float = option(
+        2000.0, "tau_0 of the natural-gradient step size (tau_0 + tau)^-kappa", check=nonnegative
+    )
+    forgetting: float = option(0.7, "kappa of the natural-gradient step size, in (1/2, 1]", check=exponent)
     first_step: float | None = option(
-        0.01, "first natural-gradient step size; null: the one of tau_0 and kappa"
+        0.01, "first natural-gradient step size; null: the one of tau_0 and kappa", check=step_size
     )
     recompute: bool = option(
         False, "compute responsibilities again at the updated encoder, as the paper does"
     )
     c0: float = option(1.0, "Dirichlet concentration of the mixing weights")
     m0: float = option(0.0, "prior mean of the components' means")
-    s0: float | None = by_data("number of pseudo-observations behind the prior mean", positive)
+    s0: float | None = by_data(1.0, "number of pseudo-observations behind the prior mean", positive)
     a0: float = option(0.01, "shape of the Gamma prior over precisions")
     b0: float = option(0.01, "rate of the Gamma prior over precisions")
 
@@ -589,8 +637,9 @@ class FMVAEOptions(ViewOptions, CountableOptions):
 class VAEOptions(LatentOptions, CountableOptions):
     """Options of ``--model vae``."""
 
-    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining")
-    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0")
+    model: str = of_model("vae")
+    pretrain_kl_weight: float = option(1.0, "weight of the KL divergence in pretraining", check=positive)
+    kl_annealing: float = option(0.0, "share of pretraining in which the KL weight grows from 0", check=share)
     beta: float = option(1.0, "weight of KL[z] at the end of the phase joint (beta-VAE)", positive)
     total_correlation: float = option(
         1.0, "weight of the total correlation within KL[z] (beta-TCVAE)", at_least_one
@@ -618,11 +667,12 @@ def _span(name: str, value: tuple[float, ...]) -> None:
 class VSCOptions(LatentOptions):
     """Options of ``--model vsc``."""
 
+    model: str = of_model("vsc")
     sparse_prior: Literal["mixture", "select", "fixed"] = option(
         "mixture", "prior: a mixture over pseudo-inputs, the same with a selection network, or fixed"
     )
     pseudo_inputs: int | None = option(None, "number of pseudo-inputs of the prior; default: 10", count(1))
-    sparsity: float | None = by_data("desired share of latents that are on, in (0, 1)", share_between)
+    sparsity: float | None = by_data(0.2, "desired share of latents that are on, in (0, 1)", share_between)
     spikes: Literal["shifted", "concrete", "straight-through"] = option(
         "shifted", "relaxation of spikes in training: a steep shifted sigmoid, Concrete, or straight-through"
     )
@@ -639,6 +689,7 @@ class VSCOptions(LatentOptions):
         None, "s: replace the spike probabilities p of pseudo-inputs by sigmoid(s (p - 1/2))", positive
     )
     warm_up: tuple[float, ...] | None = by_data(
+        (0.33, 0.45),
         "two shares of the training between which slabs start to carry information: 0,0.1",
         _span,
         ListOf("shares", float, "0,0.1"),
@@ -652,12 +703,12 @@ class VSCOptions(LatentOptions):
 class CoderOptions(TrainConfig):
     """Options that models learnt by EM share."""
 
-    latent_dim: int | None = by_data("number of units H", count(1), example="100")
+    latent_dim: int | None = by_data(None, "number of units H", count(1), example="100")
     starts: int | None = by_data(
-        "number of random starts, learnt side by side; the best one is used", count(1)
+        None, "number of random starts, learnt side by side; the best one is used", count(1)
     )
-    sweeps: int | None = by_data("sweeps in an E-step: of the fixed point, or of Gibbs draws", count(1))
-    temperature: float | None = by_data("temperature of the first E-steps; it falls to 1", at_least_one)
+    sweeps: int | None = by_data(None, "sweeps in an E-step: of the fixed point, or of Gibbs draws", count(1))
+    temperature: float | None = by_data(None, "temperature of the first E-steps; it falls to 1", at_least_one)
     em_forgetting: float = option(
         0.6,
         "kappa of the step size (1 + tau)^-kappa of statistics if a batch is not all data",
@@ -668,7 +719,9 @@ class CoderOptions(TrainConfig):
     )
     patches: int = option(20_000, "number of patches", count(2))
     whiten: bool = option(True, "decorrelate the pixels of patches")
-    on_off: bool | None = by_data("split patches into what is brighter and what is darker than their mean")
+    on_off: bool | None = by_data(
+        None, "split patches into what is brighter and what is darker than their mean"
+    )
 
     @property
     def units(self) -> int:
@@ -691,13 +744,14 @@ def _group(name: str, value: int) -> None:
 class BSCOptions(CoderOptions):
     """Options of ``--model bsc``."""
 
+    model: str = of_model("bsc")
     group_size: int = option(1, "units in a group of the posterior, whose states are enumerated", _group)
-    nonnegative: bool | None = by_data("keep all weights >= 0")
+    nonnegative: bool | None = by_data(None, "keep all weights >= 0")
     m_step: Literal["closed", "gradient"] = option(
         "closed", "M-steps in closed form, or by gradient steps of Adam on the bound"
     )
     reseed_every: int | None = by_data(
-        "move the least useful unit every so many iterations; 0: never", count(0)
+        None, "move the least useful unit every so many iterations; 0: never", count(0)
     )
 
 
@@ -705,8 +759,9 @@ class BSCOptions(CoderOptions):
 class SlabOptions(CoderOptions):
     """Options of ``--model max-sparse`` and ``--model linear-sparse``."""
 
-    refine_iterations: int | None = by_data("iterations over all units after those of joint", count(0))
-    preselect: int | None = by_data("number of units that are drawn for each point; 0: all", count(0))
+    model: str = of_model("max-sparse")
+    refine_iterations: int | None = by_data(None, "iterations over all units after those of joint", count(0))
+    preselect: int | None = by_data(None, "number of units that are drawn for each point; 0: all", count(0))
     shared: bool = option(True, "share one spike probability and one slab among all units")
 
 
@@ -714,29 +769,31 @@ class SlabOptions(CoderOptions):
 class MixtureOptions(TrainConfig):
     """Options of ``--model mixture``."""
 
+    model: str = of_model("mixture")
     labels: float | Literal["one-per-value"] | None = by_data(
-        "labels used: a share up to 1, a number for each value (20), or one-per-value", example="20"
+        0.0, "labels used: a share up to 1, a number for each value (20), or one-per-value", example="20"
     )
     factors: tuple[int, ...] | None = by_data(
-        "number of components; default: chosen by the evidence", sizes, SIZES, example="3"
+        None, "number of components; default: chosen by the evidence", sizes, SIZES, example="3"
     )
     covariance: Literal["diagonal", "full"] | None = by_data(
-        "covariance of the numbers in a component; default: chosen by the evidence"
+        None, "covariance of the numbers in a component; default: chosen by the evidence"
     )
     component_variance: float | None = by_data(
+        None,
         "variance that the prior expects of a component, as a share of the column's variance; default: the "
         "prior is learnt",
         positive,
     )
     ignore: tuple[str, ...] | None = by_data(
-        "columns to leave out, by name or by number from 1: id,date; none: leave out none", parse=NAMES
+        None, "columns to leave out, by name or by number from 1: id,date; none: leave out none", parse=NAMES
     )
     stacking: bool = option(
         True,
         "predict labels by the mixture, a logistic regression and a random forest, weighted by "
         "cross-validation",
     )
-    starts: int | None = by_data("number of k-means starts; the best one is used", count(1))
+    starts: int | None = by_data(None, "number of k-means starts; the best one is used", count(1))
 
 
 # Models of pyro_fmvae.sklearn, which learn without phases and recipes.
@@ -769,6 +826,7 @@ class SequenceOptions(EstimatorOptions):
 
     used = ("test", "kind", "columns", "header", "seed", "device")
 
+    model: str = of_model("hidden-markov")
     time: str | None = option(
         None, "column of a table that orders its rows, by name: numbers or dates", example="day"
     )
@@ -783,6 +841,8 @@ class TopicOptions(EstimatorOptions):
     """Options of ``--model topics``."""
 
     used = ("test", "seed")
+
+    model: str = of_model("topics")
 
 
 SEQUENCES: Final = "hidden-markov"
