@@ -18,16 +18,16 @@ from pyro_fmvae.app.commands.command import Command, UsageError
 from pyro_fmvae.app.commands.parser import PROGRAM, Parser
 from pyro_fmvae.app.recipes.registry import (
     DEFAULT,
-    KINDS,
     OF_TABLES,
     SMALL_TABLES,
-    TITLES,
     all_options,
     choose_model,
     configure,
+    kinds,
     options_of,
     own_first,
     recipe_of,
+    titles,
 )
 from pyro_fmvae.app.recipes.settings import table_options, with_columns
 from pyro_fmvae.app.runs import estimator_run
@@ -141,8 +141,8 @@ def command(arguments: Sequence[str] = ()) -> Command:
             configuration file, or ``fmvae``.
     """
     model = _model_of(arguments)
-    others = ", ".join(name for name in KINDS if name != model)
-    title = f"Train a model, here {model}: {TITLES[model]}."
+    others = ", ".join(name for name in kinds() if name != model)
+    title = f"Train a model, here {model}: {titles()[model]}."
     return Command(
         name="train",
         help="train a model; without options, on generated smileys",
@@ -157,7 +157,7 @@ def command(arguments: Sequence[str] = ()) -> Command:
 
 def _model_of(arguments: Sequence[str]) -> str:
     words = [word for text in arguments for word in text.split("=", 1)]
-    named = [value for flag, value in pairwise(words) if flag == "--model" and value in KINDS]
+    named = [value for flag, value in pairwise(words) if flag == "--model" and value in kinds()]
     files = [value for flag, value in pairwise(words) if flag == "--config"]
     if named or not files:
         return named[-1] if named else DEFAULT
@@ -183,7 +183,7 @@ def brief(model: str, title: str) -> str:
             default = "" if unset(one) is None else f" (default: {unset(one)})"
             shown[name] = (one.metadata["example"], one.metadata["help"] + default)
     (option,) = (one.metadata for one in fields(TrainConfig) if one.name == "model")
-    shown["model"] = (option["example"], f"{option['help']}: {', '.join(KINDS)}")
+    shown["model"] = (option["example"], f"{option['help']}: {', '.join(kinds())}")
     lines = [f"usage: {PROGRAM} train [options]", "", title, ""]
     for name, (example, text) in (shown | FILES).items():
         label = f"  {flag(name)} {example}"
@@ -198,9 +198,9 @@ def brief(model: str, title: str) -> str:
 def add_arguments(parser: ArgumentParser, model: str) -> None:
     """Add the options of all models; only those of ``model`` are in the help."""
     parser.add_argument("--config", action="config", help=FILES["config"][1])
-    titles = "; ".join(f"{name}: {title}" for name, title in TITLES.items())
-    names = Literal[tuple(KINDS)]  # type: ignore[valid-type]
-    text = f"model to train ({titles}); by default {DEFAULT}, or by the data: of small tables {SMALL_TABLES}"
+    models = "; ".join(f"{name}: {title}" for name, title in titles().items())
+    names = Literal[tuple(kinds())]  # type: ignore[valid-type]
+    text = f"model to train ({models}); by default {DEFAULT}, or by the data: of small tables {SMALL_TABLES}"
     parser.add_argument("--model", type=Optional[names], help=text)  # noqa: UP045  # names is a variable
     shared, own = {one.name for one in fields(TrainConfig)}, options_of(model)
     groups = {

@@ -38,17 +38,6 @@ RECIPES: Final[dict[str, type[Recipe[Any]]]] = {
     recipe.name: recipe for recipe in (FMVAE, PlainVAE, VSC, BSC, MaxSparse, LinearSparse, Mixture)
 }
 """Recipe of each ``--model``."""
-KINDS: Final[Mapping[str, type[TrainConfig]]] = {
-    **{name: recipe.options for name, recipe in RECIPES.items()},
-    **ESTIMATORS,
-}
-"""Options of each ``--model``."""
-TITLES: Final = {
-    **{name: recipe.title for name, recipe in RECIPES.items()},
-    SEQUENCES: "states of a table's rows in time",
-    TOPICS: "topics of a folder of texts",
-}
-"""Each ``--model`` in words."""
 DEFAULT: Final = FMVAE.name
 """The model that is trained unless another one is asked for, or :func:`choose_model` takes another one."""
 SMALL_TABLES: Final = Mixture.name
@@ -61,6 +50,17 @@ _OF_GRADIENTS = {"learning_rate", "final_learning_rate", "joint_learning_rate", 
 """Options that all models share, and that have no effect on those that are learnt in closed form."""
 _OF_NETWORKS = _OF_GRADIENTS | {"eager", "compile"}
 """Options that all models share, and that ask for a model with networks."""
+
+
+def kinds() -> dict[str, type[TrainConfig]]:
+    """Options of each ``--model``."""
+    return {**{name: recipe.options for name, recipe in RECIPES.items()}, **ESTIMATORS}
+
+
+def titles() -> dict[str, str]:
+    """Each ``--model`` in words."""
+    of_estimators = {SEQUENCES: "states of a table's rows in time", TOPICS: "topics of a folder of texts"}
+    return {**{name: recipe.title for name, recipe in RECIPES.items()}, **of_estimators}
 
 
 def recipe_of(config: TrainConfig) -> type[Recipe[Any]]:
@@ -80,7 +80,7 @@ def recipe_named(model: str) -> type[Recipe[Any]]:
             "pyro_fmvae.sklearn"
         )
     if model not in RECIPES:
-        raise ValueError(f"model: expected one of {', '.join(KINDS)}, got '{model}'")
+        raise ValueError(f"model: expected one of {', '.join(kinds())}, got '{model}'")
     return RECIPES[model]
 
 
@@ -142,7 +142,7 @@ def configure(model: str = DEFAULT, data: str = "smiley", **given: Any) -> Train
     Raises:
         ValueError: there is no such model or option, an option is one of another model, or out of range.
     """
-    kind = KINDS[model] if model in ESTIMATORS else recipe_named(model).options
+    kind = ESTIMATORS[model] if model in ESTIMATORS else recipe_named(model).options
     own = options_of(model)
     for name, value in given.items():
         if name not in own:
@@ -194,7 +194,7 @@ def own_first(data: str, data_root: str | None) -> str:
 
 def options_of(model: str) -> dict[str, "Field[Any]"]:
     """The options of a model, by name, but for ``model`` itself."""
-    kind = KINDS[model]
+    kind = kinds()[model]
     found = {one.name: one for one in fields(kind) if one.name != "model"}
     if issubclass(kind, EstimatorOptions):
         for name in {one.name for one in fields(TrainConfig)} - {"model", "data", *kind.used}:
@@ -204,12 +204,12 @@ def options_of(model: str) -> dict[str, "Field[Any]"]:
 
 def all_options() -> dict[str, "Field[Any]"]:
     """The options of all models, by name."""
-    return {name: option for model in KINDS for name, option in options_of(model).items()}
+    return {name: option for model in kinds() for name, option in options_of(model).items()}
 
 
 def models_with(option: str) -> list[str]:
     """Names of the models that have an option."""
-    return [model for model in KINDS if option in options_of(model)]
+    return [model for model in kinds() if option in options_of(model)]
 
 
 def resolved(config: TrainConfig, dataset: Dataset, given: Collection[str] | None = None) -> Recipe[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pyro_fmvae import figures
-from pyro_fmvae.app.recipes.registry import TITLES, configure, find_texts
+from pyro_fmvae.app.recipes.registry import configure, find_texts, titles
 from pyro_fmvae.app.recipes.settings import table_options, with_columns
 from pyro_fmvae.app.runs.closing_table import REPORT
 from pyro_fmvae.app.runs.pages import PAGE, markup
@@ -541,7 +541,7 @@ def write_page(folder: Path, target: Path) -> None:
             for title, (head, *rows) in report["tables"].items()
         ]
         png = (folder / FIGURES / PICTURE).read_bytes()
-        title = f"{Path(values['data']).name}: {TITLES[values['model']]}"
+        title = f"{Path(values['data']).name}: {titles()[values['model']]}"
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         raise ValueError(f"run: {folder} is damaged ({error})") from error
     picture = markup.figure(png, "what was found", chart=True)
