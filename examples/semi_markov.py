@@ -86,7 +86,7 @@ def main(argv=None):
     )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--draws", type=int, default=200)
-    parser.add_argument("--stages", type=int, default=4, help="of each phase")
+    parser.add_argument("--stages", type=int, default=4, choices=range(2, 7), help="of each phase")
     parser.add_argument("--picture", type=Path, help="file for a picture of the phases")
     options = parser.parse_args(argv)
     pyro.set_rng_seed(0)

@@ -62,8 +62,8 @@ def _forward(
     at_ends = steps.new_zeros(_most_blocks(len(steps)), *before.shape)
     way = _scaled_forward if moderate else _log_forward
     if number == 1:
-        total, at_ends[-1], messages, predictions = way(before, of_blocks, steps, ends)
-        return total, messages, predictions, at_ends
+        total, last, messages, predictions = way(before, of_blocks, steps, ends)
+        return total, messages, predictions, torch.cat([at_ends[1:], last.unsqueeze(0)])
     duration, steps = len(steps), _cut(steps, number)
     products = (_scaled_products if moderate else _log_products)(of_blocks, steps, ends)
     before, at_ends = _ends_of_blocks(before, products.unflatten(-1, (number, -1)))

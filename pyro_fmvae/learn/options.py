@@ -800,6 +800,10 @@ class MixtureOptions(TrainConfig):
 
 
 def _one_size(name: str, value: tuple[int, ...]) -> None:
+    if value == AUTO:
+        raise ValueError(
+            f"{name}: expected one number, such as 3, got auto; leave it out, and states are found"
+        )
     sizes(name, value)
     if len(value) > 1:
         raise ValueError(f"{name}: expected one number, such as 3, got {value}")

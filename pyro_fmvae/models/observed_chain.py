@@ -271,7 +271,9 @@ class ObservedChain(TablePosterior):
         ones = torch.ones(len(x), device=x.device)
         totals = [x[:, column] if column >= 0 else ones for column in sites.trials.values()]
         trials = torch.stack(totals, -1) if totals else x.new_zeros(len(x), 0)
-        known[:, rows.shape[1] - len(totals) :] &= ~trials.isnan()
+        known[:, rows.shape[1] - len(totals) :] &= ~trials.isnan() & (
+            rows[:, rows.shape[1] - len(totals) :] <= trials
+        )
         rows = torch.where(known, rows, 0.0)
         kind, there = torch.get_default_dtype(), _places(lengths)
         weights = torch.ones(len(lengths)) if weights is None else weights.to(kind)
@@ -282,8 +284,8 @@ class ObservedChain(TablePosterior):
     def program(self) -> Callable[..., None]:
         """The model as a plain Pyro program of :meth:`program_arguments`, with the learnt prior."""
         sites, states = self.sites, self.components
-        kind, numbers = torch.get_default_dtype(), self.prior_of_numbers()
-        first, later = (part.clamp(min=IMPOSSIBLE).to(kind) for part in (sites.start, sites.transitions))
+        numbers = self.prior_of_numbers()
+        first, later = (part.double().clamp(min=IMPOSSIBLE) for part in (sites.start, sites.transitions))
 
         def model(x: Tensor, there: Tensor, lengths: Tensor, weights: Tensor, trials: Tensor) -> None:
             start = pyro.sample("start", dist.Dirichlet(first))

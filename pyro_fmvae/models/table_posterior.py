@@ -237,6 +237,8 @@ class TablePosterior(nn.Module):
         of_trials = getattr(sites, "trials", ())
         order = [*sites.numbers, *sites.counted, *(column for column, _ in sites.categories), *of_trials]
         known = ~x[:, order].isnan()
+        for place, (_, size) in enumerate(sites.categories, len(sites.numbers) + len(sites.counted)):
+            known[:, place] &= x[:, order[place]] < size  # a category that training did not have
         if sites.full and (known[:, : len(sites.numbers)] != known[:, :1]).any():
             raise ValueError(
                 "X: expected all numbers of a row or none in a Pyro program of full covariances, got a part; "

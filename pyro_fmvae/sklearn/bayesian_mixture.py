@@ -10,7 +10,6 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight
 from tqdm import tqdm
 
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
@@ -210,14 +209,18 @@ class BayesianMixture(MixtureDensity):
     def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None, warm: bool) -> "BayesianMixture":
         self._check_parameters()
         X, weights = self._rows(X, sample_weight, reset=not warm)
+        if not warm:
+            self._check_enough(weights)
+        self._so_far = None
+        return self._learn(*distinct(X, weights, resolve_device(self.device)), warm)._label(X)
+
+    def _check_enough(self, weights: np.ndarray) -> None:
         total = max(weights.sum(), np.count_nonzero(weights))
-        if not warm and self.n_components != "auto" and total < self.n_components:
+        if self.n_components != "auto" and total < self.n_components:
             raise ValueError(
                 f"n_components: expected no more than the rows, got {self.n_components} with n_samples = "
                 f"{total:g}"
             )
-        self._so_far = None
-        return self._learn(*distinct(X, weights, resolve_device(self.device)), warm)._label(X)
 
     def _label(self, X: np.ndarray) -> "BayesianMixture":
         """Join components into clusters, if that is asked for, and assign rows [n, D] to both."""
@@ -310,13 +313,6 @@ class BayesianMixture(MixtureDensity):
         self._keep(ascent.model)
 
     # ------------------------------------------------------------------ arguments
-
-    def _rows(self, X: ArrayLike, sample_weight: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        X = self._checked(X, reset)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
-        if (weights < 0).any() or not weights.any():
-            raise ValueError("sample_weight: expected numbers >= 0, not all 0")
-        return X, weights
 
     def _parts(self, X: np.ndarray, weights: np.ndarray, device: torch.device) -> list[Rows]:
         size = self.batch_size or (len(X) if len(X) <= WHOLE else PART)

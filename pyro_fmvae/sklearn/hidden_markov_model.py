@@ -249,6 +249,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             found = best(int(self.n_components))
         self._keep(found, found.bounds, x, of_rows)
         self._follow(given, whole, ends)
+        self._given_states = states is not None
         return self
 
     def partial_fit(
@@ -394,13 +395,17 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
                 variational posterior.
 
         Raises:
-            ValueError: a probability out of range; draws without sequences, or with full covariances and rows
-                that miss some of their numbers.
+            ValueError: a probability out of range; draws without sequences, after a fit to known states, or
+                with full covariances and rows that miss some of their numbers.
         """
         check_is_fitted(self)
         tails, model = tails_of(probability), self._chain
         categories = {column: column_site(column) for column, _ in model.sites.categories}
         if n_draws is not None:
+            if self._given_states:
+                raise ValueError(
+                    "n_draws: expected None after a fit to known states, which the program lacks"
+                )
             draws = self._draws(self.model_, self.guide_, self.model_arguments(X, lengths), n_draws)
             probs = {column: draws[site] for column, site in categories.items()}
             for number, column in enumerate(model.sites.trials):
@@ -430,7 +435,10 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
 
     @property
     def model_(self) -> Callable[..., None]:
-        """The model as a plain Pyro program of :meth:`model_arguments`, for ``TraceConjugate_ELBO``."""
+        """The model as a plain Pyro program of :meth:`model_arguments`, for ``TraceConjugate_ELBO``.
+
+        Known states are no part of it.
+        """
         check_is_fitted(self)
         return self._chain.program()
 
@@ -452,6 +460,8 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             ValueError: a row misses some numbers, but not all, and covariances are full.
         """
         check_is_fitted(self)
+        if X is None:
+            raise ValueError("X: expected the training sequences")
         _, x, sizes, weights = self._given(X, lengths, sample_weight, reset=False)
         rows = self._columns.standardised(x, torch.device("cpu"))
         return self._chain.program_arguments(rows, torch.as_tensor(sizes), torch.as_tensor(weights))
@@ -473,6 +483,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             "prior": None if prior is None else list(prior.standard),
             "components": self.n_components_,
             "chain": self._chain.state_dict(),
+            "given_states": self._given_states,
             "bounds": self.lower_bounds_.tolist(),
             "converged": self.converged_,
             "ahead": torch.as_tensor(self._ahead),
@@ -492,6 +503,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         chain.load_state_dict(state["chain"])
         self._adopt(chain)
         self.lower_bounds_, self.converged_ = np.array(state["bounds"]), state["converged"]
+        self._given_states = state["given_states"]
         self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(self.lower_bounds_)
         self._ahead, self._several = state["ahead"].numpy(), state["several"]
         return self

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import beta  # type: ignore[import-untyped]
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin
 from sklearn.utils import check_random_state, check_scalar
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
@@ -293,11 +293,18 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         check_is_fitted(self)
         if X is None:
             raise ValueError("X: expected the training rows")
-        rows = self._checked(X, reset=False)
-        weights = None if sample_weight is None else torch.as_tensor(np.asarray(sample_weight))
-        return self._mixture.program_arguments(self._columns.standardised(rows, CPU), weights)
+        rows, weights = self._rows(X, sample_weight, reset=False)
+        given = torch.as_tensor(weights)
+        return self._mixture.program_arguments(self._columns.standardised(rows, CPU), given)
 
     # ------------------------------------------------------------------ the model
+
+    def _rows(self, X: ArrayLike, sample_weight: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        X = self._checked(X, reset)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if (weights < 0).any() or not weights.any():
+            raise ValueError("sample_weight: expected numbers >= 0, not all 0")
+        return X, weights
 
     def _keep(self, model: ObservedMixture) -> None:
         """Keep the posterior, on the CPU and in the data's units."""

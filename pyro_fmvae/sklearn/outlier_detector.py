@@ -107,7 +107,11 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
             full = self.n_features_in_ <= CORRELATED
             mixture = BayesianMixture(COMPONENTS, n_init=1, covariance_type="full" if full else "diag")
         mixture = clone(mixture)
-        x, weights = distinct(*mixture._rows(X, sample_weight, reset=True))
+        mixture._check_parameters()
+        rows_given, each = mixture._rows(X, sample_weight, reset=True)
+        if self.mixture is not None:
+            mixture._check_enough(each)
+        x, weights = distinct(rows_given, each)
         generator = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
         self.columns_, self.mixtures_, learnt = [], [], []
         for columns in self._subsets(generator):
@@ -164,8 +168,8 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
         new_scores = ((self._densities(x).reshape(new.shape) * new).sum(1) / new.sum(1)).mean(0)
         left_out = lowest(new_scores, weights, QUARTER)
         times = (most - left_out) / (most - quarter) if quarter < most else 1.0
-        if not numbers:  # the rarest categories may be just below
-            times = max(times, 1.0)
+        if not numbers or weights.max() > QUARTER * weights.sum():
+            times = max(times, 1.0)  # equal rows, or the rarest categories, may be where the quartile is
         return float(most - (most - low) * times)
 
     def _densities(self, rows: np.ndarray) -> np.ndarray:

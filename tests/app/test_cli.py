@@ -663,7 +663,8 @@ OTHERS = [
         ("train --labels true", "--labels: expected one-per-value or a number, got 'true'"),
         (
             "train --model foo",
-            "--model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, mixture, got 'foo'",
+            "--model: expected one of fmvae, vae, vsc, bsc, max-sparse, linear-sparse, mixture, "
+            "hidden-markov, topics, got 'foo'",
         ),
         ("train --network foo", "--network: expected one of mlp, conv, conv28, conv64, got 'foo'"),
         (

@@ -161,7 +161,9 @@ def test_another_table_may_have_missing_numbers_if_that_of_the_run_might(tmp_pat
 def test_a_column_of_which_nothing_is_known(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("a,b\n" + "1,\n2,\n" * 5)
-    with pytest.raises(ValueError, match=r"a\.csv: expected training numbers in each column, column 'b' has"):
+    with pytest.raises(
+        ValueError, match=r"a\.csv: expected training numbers in each column, but column 'b' has"
+    ):
         load(str(path), sparse=AS_IS)
 
 

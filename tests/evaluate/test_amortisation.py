@@ -10,7 +10,7 @@ from pyro_fmvae import VAE, FactorialMixtureVAE, GaussianObservation, fit
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.learn.fmvae_phases import Joint
-from pyro_fmvae.learn.options import VAEOptions
+from pyro_fmvae.learn.options import FMVAEOptions, VAEOptions
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.learn.vae_phases import VAEJoint
 from pyro_fmvae.models.vae import PointPosterior
@@ -60,11 +60,10 @@ def trained(kind):
     x = 3 * torch.stack([f(k * angle) for k in (1, 2) for f in (torch.cos, torch.sin)], -1)
     networks = MLPEncoder((4,), 2, ()), MLPDecoder(2, (4,), 2, (20,)), GaussianObservation(1, 0.1, 0.5)
     if kind == "vae":
-        model, phase = VAE(*networks, 2, 60), VAEJoint
+        model, phase, options = VAE(*networks, 2, 60), VAEJoint, VAEOptions
     else:
-        model, phase = FactorialMixtureVAE(*networks, (3,), 2, 60), Joint
-    options = VAEOptions(learning_rate=1e-2)
-    for _ in fit([phase(model, options, Budget(iterations=300))], [x]):
+        model, phase, options = FactorialMixtureVAE(*networks, (3,), 2, 60), Joint, FMVAEOptions
+    for _ in fit([phase(model, options(learning_rate=1e-2), Budget(iterations=300))], [x]):
         pass
     return model.eval(), x
 

@@ -200,7 +200,7 @@ def test_nothing_is_unpacked_beyond_the_limit(files, tmp_path):
             lambda: read_idx(tmp_path / "idx"),
             lambda: read_csv(tmp_path / "large.csv"),
         ):
-            with pytest.raises(ValueError, match="of memory, and at most"):
+            with pytest.raises(ValueError, match="of memory, above the limit of"):
                 read()
     assert len(read_idx(tmp_path / "idx")) == 2**20
 
@@ -356,7 +356,7 @@ def test_a_configuration_says_nothing_of_where_a_home_is(files, tmp_path, monkey
     assert state(moved / "again") == state(moved / "runs" / "first")
     (moved / "data").mkdir()
     (moved / "mine.npz").rename(moved / "data" / "mine.npz")
-    assert "--data-root says in which folder 'mine.npz' is now" in refusal(
+    assert "give the folder that now holds 'mine.npz' with --data-root" in refusal(
         "evaluate", moved / "runs" / "first"
     )
     assert succeed("evaluate", moved / "runs" / "first", "--data-root", moved / "data") == expected

@@ -546,6 +546,10 @@ def test_bound_is_that_of_the_program(data, kind):
     )
     weights = mixture.guide_.posterior("weights")().mean.detach()
     np.testing.assert_allclose(weights, mixture.weights_, rtol=1e-6)
+    new = np.array([[*x[1, :4], 3.0]])  # a category that training did not have
+    assert mixture.model_arguments(new)[1].tolist() == [[True] * 4 + [False]]
+    with pytest.raises(ValueError, match="sample_weight"):
+        mixture.model_arguments(x, -np.ones(len(x)))
     x[0, :3] = [np.nan, 1.0, 1.0]
     if kind == "full":
         with pytest.raises(ValueError, match="X: expected all numbers of a row or none"):

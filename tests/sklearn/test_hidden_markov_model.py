@@ -203,6 +203,22 @@ def test_posterior_is_that_of_hmmlearn(table):
     assert ours.lower_bound_ == pytest.approx(theirs.monitor_.history[-1] - constant, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    "prior", [{"topology": "left-to-right"}, {"transmat_prior": np.triu(np.ones((3, 3)))}]
+)
+def test_draws_of_chains_that_do_not_go_everywhere(prior, table):
+    torch.set_default_dtype(torch.float32)
+    x = numbers(table)
+    model = HiddenMarkovModel(3, random_state=0, **prior).fit(x, lengths=LENGTHS)
+    found = model.credible_interval(X=x, lengths=LENGTHS, n_draws=20)
+    assert found.transmat[:, 2, 0].max() < 1e-6 and found.means.shape == (2, 3, 2)
+    with pytest.raises(ValueError, match="X: expected the training sequences"):
+        model.credible_interval(n_draws=20)
+    known = HiddenMarkovModel(2, random_state=0).fit(x, states=np.arange(len(x)) % 2)
+    with pytest.raises(ValueError, match="n_draws: expected None after a fit to known states"):
+        known.credible_interval(X=x, n_draws=20)
+
+
 def test_one_state_is_a_mixture_of_one_component(table):
     x = numbers(table)
     one = HiddenMarkovModel(1, random_state=0).fit(x, lengths=LENGTHS)

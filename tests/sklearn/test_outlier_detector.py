@@ -175,3 +175,24 @@ def test_usual_components_are_all_but_few_improbable_ones():
     ]
     assert usual_components(scores, codes, np.array([0.2, 0.2, 0.3, 0.3])).all()
     assert usual_components(scores[:8000], codes[:8000], np.array([0.4, 0.6])).all()
+
+
+@pytest.mark.parametrize("share", [0.8, 0.95, 1.0])
+def test_rows_that_are_equal_are_no_outliers(share):
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random((600, 2)) < share, 0.0, rng.normal(size=(600, 2)))
+    found = OutlierDetector(random_state=0).fit_predict(x)
+    assert (found[(x == 0).all(1)] == 1).all() and (found == -1).mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_components": 0}, "n_components == 0"),
+        ({"covariance_type": "foo"}, "covariance_type: expected 'full' or 'diag'"),
+        ({"n_components": 500}, "n_components: expected no more than the rows"),
+    ],
+)
+def test_arguments_of_the_mixture_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        OutlierDetector(BayesianMixture(**arguments)).fit(np.random.default_rng(0).normal(size=(60, 2)))

@@ -1,6 +1,7 @@
 """The command ``encode``: write codes, responsibilities and means of data."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jsonargparse import ArgumentParser
@@ -18,11 +19,12 @@ from pyro_fmvae.app.commands.row_tables import (
     named_parts,
     save_table,
 )
-from pyro_fmvae.app.runs import estimator_run
 from pyro_fmvae.app.runs.by_batches import encoded_parts, in_order, joined, naming_far_rows
-from pyro_fmvae.app.runs.estimator_run import EstimatorRun
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.evaluate.randomness import resolve_device
+
+if TYPE_CHECKING:
+    from pyro_fmvae.app.runs.estimator_run import EstimatorRun
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -41,7 +43,9 @@ def encode(
     Raises:
         ValueError: bad data, data without a finite bound, or a bad file name.
     """
-    if (found := estimator_run.opened(run)) is not None:
+    from pyro_fmvae.app.runs import estimator_run  # here, as --help has no use for scikit-learn
+
+    if (found := estimator_run.opened(run, device)) is not None:
         return _encode_by(found, data, split, Path(out))
     opened, target = Run.open(Path(run)), Path(out)
     check_ending(target, (".npz", *TABLES, H5AD))
@@ -68,7 +72,7 @@ def encode(
     return 0
 
 
-def _encode_by(run: EstimatorRun, data: str | None, split: str | None, target: Path) -> int:
+def _encode_by(run: "EstimatorRun", data: str | None, split: str | None, target: Path) -> int:
     """Write the probabilities of states, or the shares of topics."""
     check_ending(target, (".npz", *TABLES))
     check_installed(target)

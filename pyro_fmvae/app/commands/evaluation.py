@@ -12,7 +12,6 @@ from jsonargparse import ArgumentParser
 from pyro_fmvae.app.commands.command import Command, add_seed, check_seed
 from pyro_fmvae.app.commands.data_rows import add_rows, rows_of
 from pyro_fmvae.app.commands.factor_settings import open_factorial
-from pyro_fmvae.app.runs import estimator_run
 from pyro_fmvae.app.runs.by_batches import in_order, naming_far_rows
 from pyro_fmvae.app.runs.label_measures import named, references
 from pyro_fmvae.app.runs.run import Run
@@ -83,7 +82,9 @@ def evaluate(
     if points is not None and points < 1:
         raise ValueError(f"points: expected a number >= 1, got {points}")
     check_seed(seed)
-    if (found := estimator_run.opened(run)) is not None:
+    from pyro_fmvae.app.runs import estimator_run  # here, as --help has no use for scikit-learn
+
+    if (found := estimator_run.opened(run, device)) is not None:
         asked = {"split": split, "num_samples": num_samples, "points": points, "free_steps": free_steps}
         for name, value in (asked | {"probes": probes}).items():
             if value:

@@ -6,7 +6,6 @@ from jsonargparse import ArgumentParser
 
 from pyro_fmvae.app.commands.command import Command, add_device, add_run
 from pyro_fmvae.app.commands.output_files import check_ending
-from pyro_fmvae.app.runs import estimator_run
 from pyro_fmvae.app.runs.pages import PAGE, write_comparison, write_page
 from pyro_fmvae.app.runs.run import Run, saved
 from pyro_fmvae.evaluate.randomness import resolve_device
@@ -37,6 +36,8 @@ def report(run: str, compare: list[str] | None, out: str | None, data_root: str 
     Raises:
         ValueError: what is no run, the same run twice, or a bad file name.
     """
+    from pyro_fmvae.app.runs import estimator_run  # here, as --help has no use for scikit-learn
+
     if not compare and estimator_run.opened(run) is not None:
         target = Path(out) if out is not None else Path(run) / PAGE
         check_ending(target, (".html",))

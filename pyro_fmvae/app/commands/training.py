@@ -30,7 +30,6 @@ from pyro_fmvae.app.recipes.registry import (
     titles,
 )
 from pyro_fmvae.app.recipes.settings import table_options, with_columns
-from pyro_fmvae.app.runs import estimator_run
 from pyro_fmvae.app.runs.launching import first_alone, first_before_others, is_restart_of
 from pyro_fmvae.app.runs.run import (
     DERIVED,
@@ -240,6 +239,8 @@ def run(model: str | None, out: str | None, resume: str | None, typed: Set[str],
         return resume_run(resume, **{name: options[name] for name in CHANGEABLE})
     config = configuration(model, typed, given)
     if isinstance(config, EstimatorOptions):
+        from pyro_fmvae.app.runs import estimator_run  # here, as --help has no use for scikit-learn
+
         with first_alone() as takes_part:
             return estimator_run.train(config, out) if takes_part else 0
     with first_alone() if recipe_of(config).tables else nullcontext(True) as takes_part:

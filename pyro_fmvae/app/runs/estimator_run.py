@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
@@ -40,6 +41,8 @@ from pyro_fmvae.sklearn.topic_model import WORDS
 
 STATE: Final = "estimator.safetensors"
 PICTURE: Final = "states-or-topics.png"
+STATES, CHANCES = "state", "probability"  # that encode writes of sequences
+KEPT, ALL = "kept for testing", "all"
 SMALL_COUNTS: Final = 30
 """Mean below which whole numbers are Poisson counts: above it, a Gaussian does as well, and may be wider."""
 WIDEST_FULL: Final = 60
@@ -134,20 +137,24 @@ class EstimatorRun(ABC):
             )
         return found, True
 
-    def write(self, folder: Path, data: Any) -> dict[str, Any]:
-        """Write everything into the folder of the run, the page last, and return its measures."""
+    def write(self, folder: Path, report: dict[str, Any], picture: Figure) -> None:
+        """Write everything into the folder of the run, the page last.
+
+        Args:
+            folder: empty.
+            report: measures and tables.
+            picture: see :meth:`draw`.
+        """
         path = Path(self.config.data)
         known = {name: value for name, value in self.known.items() if name != "read"}
         config = self.config.to_dict() | {"data": _relative(path, folder), DERIVED: known}
-        report = {"measures": self.measures(data, True), "tables": self.tables(data)}
         checkpoint.save_file(folder / STATE, self.estimator.state())
         for name, content in ((CONFIG, config), (REPORT, report)):
             text = json.dumps(content, indent=1) + "\n"
             checkpoint.write_atomically(folder / name, partial(Path.write_text, data=text))
         (folder / FIGURES).mkdir()
-        figures.save(self.draw(data), folder / FIGURES / PICTURE)
+        figures.save(picture, folder / FIGURES / PICTURE)
         write_page(folder, folder / PAGE)
-        return report["measures"]
 
 
 class SequenceRun(EstimatorRun):
@@ -159,6 +166,12 @@ class SequenceRun(EstimatorRun):
     def read(self, path: Path) -> "TimedRows":
         """See :meth:`EstimatorRun.read`."""
         config, unseen = self.config, dict[str, Counter[str]]()
+        for option, name in (("time", config.time), ("series", config.series)):
+            if name in (STATES, CHANCES):
+                raise ValueError(
+                    f"{option}: expected a name other than {STATES!r} and {CHANCES!r}, which encode writes, "
+                    f"got {name!r}; rename the column"
+                )
         asked = replace(table_options(config), labels=(config.series,) if config.series else ())
         plan = plan_from_json(self.known.get("plan", ()))
         raw = read(path, True, asked, plan, unseen=unseen)
@@ -177,6 +190,13 @@ class SequenceRun(EstimatorRun):
             names = np.array([words[value] if words else str(value) for value in values])
         times, shown = self._times(raw, path)
         order = np.lexsort((times, series))
+        same = (np.diff(times[order]) == 0) & (np.diff(series[order]) == 0)
+        if same.any():
+            print(
+                f"time: {same.sum():,} rows have the time of another row of their sequence, and stay in the "
+                "order of the file; --series names the sequences",
+                file=sys.stderr,
+            )
         if not self.known:
             self._describe(raw)
         columns = self.known["columns"]
@@ -193,13 +213,29 @@ class SequenceRun(EstimatorRun):
         if name is None:
             return np.arange(len(raw.x), dtype=float), None
         planned = {column.name: column for column in raw.plan}
+        if not planned:
+            raise ValueError(
+                f"time: expected a table with names of columns, got {path}, which has none; leave --time "
+                "out: rows are then in order"
+            )
         if name not in planned:
             raise ValueError(f"time: expected a column out of {', '.join(planned)}, got {name!r}")
         times, column = raw.x[:, raw.column_names.index(name)].astype(float), planned[name]
+        if column.kind == "constant":
+            raise ValueError(
+                f"time: expected a column that orders the rows, got {name!r}, which is the same in all of "
+                "them; take another column, or leave --time out: rows are then in order"
+            )
         if column.words or np.isnan(times).any():
             row = 0 if column.words else int(np.isnan(times).argmax())
-            raise ValueError(f"{path}, row {row + 1}: expected a number or a date in {name!r}, got neither")
-        return times, date_texts(times) if column.kind == "date" else times
+            raise ValueError(
+                f"{path}, row {row + 1}: expected a number or a date in {name!r}, got neither; "
+                "write dates as 2024-01-31, or leave the row out"
+            )
+        if column.kind == "date":
+            return times, date_texts(times)
+        whole = (times % 1 == 0).all() and np.abs(times).max() < 2**53
+        return times, times.astype(np.int64) if whole else times
 
     def _describe(self, raw: Raw) -> None:
         """Find out which columns are learnt, and what each holds."""
@@ -267,6 +303,7 @@ class SequenceRun(EstimatorRun):
         return {
             "states": self.estimator.n_components_,
             "sequences": len(data.lengths),
+            "part": KEPT if number < len(data.x) else ALL,
             "n": number,
             "log_likelihood": total / number,
         }
@@ -277,8 +314,8 @@ class SequenceRun(EstimatorRun):
         found = {} if data.times is None else {str(self.config.time): data.times}
         if self.config.series is not None:
             found[self.config.series] = np.repeat(data.names, data.lengths)[back]
-        found["state"] = model.predict(data.x, lengths=data.lengths)[back]
-        found["probability"] = model.predict_proba(data.x, lengths=data.lengths)[back]
+        found[STATES] = model.predict(data.x, lengths=data.lengths)[back]
+        found[CHANCES] = model.predict_proba(data.x, lengths=data.lengths)[back]
         return found
 
     def tables(self, data: "TimedRows") -> dict[str, list[list[str]]]:
@@ -356,8 +393,8 @@ class TimedRows:
         self.x, self.lengths, self.names, self.places, self.times = x, lengths, names, places, times
 
     def before(self, share: float) -> "TimedRows":
-        """Each sequence without so large a share of steps at its end."""
-        lengths = self.lengths - np.round(share * self.lengths).astype(int)
+        """Each sequence without so large a share of steps at its end, and at least its first step."""
+        lengths = np.maximum(self.lengths - np.round(share * self.lengths).astype(int), 1)
         steps = np.concatenate([np.arange(size) for size in self.lengths])
         first = steps < np.repeat(lengths, self.lengths)
         return TimedRows(self.x[first], lengths, self.names, self.places[first], None)
@@ -376,7 +413,8 @@ class TextRun(EstimatorRun):
         sizes = sum((path / name).stat().st_size for name in names)
         check_fits(_BYTES * sizes, str(path))
         texts = [_decoded((path / name).read_bytes()) for name in names]
-        self.known["read"] = fingerprint(np.array([*names, *texts]))
+        whole = json.dumps([names, texts]).encode()
+        self.known["read"] = fingerprint(np.frombuffer(whole, dtype=np.uint8))
         if "fingerprint" not in self.known:
             order = np.random.default_rng(self.config.seed).permutation(len(names))
             tested = order[: round(self.test * len(names))]
@@ -410,11 +448,13 @@ class TextRun(EstimatorRun):
         tested = np.isin(data.names, self.known["tested"]) if own and self.known["tested"] else None
         rows = data if tested is None else data.select(tested)
         model, vocabulary = self.estimator, set(self.estimator.vocabulary_)
+        words = sum(word in vocabulary for text in rows.words for word in text)
         return {
             "topics": len(model.components_),
+            "part": ALL if tested is None else KEPT,
             "n": len(rows.names),
-            "words": sum(word in vocabulary for text in rows.words for word in text),
-            "perplexity": model.perplexity(rows.words),
+            "words": words,
+            "perplexity": model.perplexity(rows.words) if words else None,
             "npmi": float(self._coherence(data).mean()),
         }
 
@@ -494,15 +534,19 @@ def train(config: EstimatorOptions, out: str | None) -> int:
     data = run.read(path)
     print(run.said)
     run.learn(data)
+    measures = run.measures(data, True)
+    report, picture = {"measures": measures, "tables": run.tables(data)}, run.draw(data)
     folder = new_folder(Path(out) if out else Path("runs") / path.stem, not out)
-    measures = run.write(folder, data)
+    run.write(folder, report, picture)
+    if measures["part"] == ALL:
+        print("nothing is kept for testing: the measures are those of the training data", file=sys.stderr)
     print(", ".join(f"{name} {_text(value)}" for name, value in measures.items()))
     print(f"report in {folder / PAGE}, everything else in {folder}")
     return 0
 
 
-def opened(folder: str | Path) -> EstimatorRun | None:
-    """The run of an estimator in a folder; None if the folder holds another run, or none at all.
+def opened(folder: str | Path, device: str = "auto") -> EstimatorRun | None:
+    """The run of an estimator in a folder, on a device; None if the folder holds another run, or none at all.
 
     Raises:
         ValueError: a file of it is damaged.
@@ -511,13 +555,15 @@ def opened(folder: str | Path) -> EstimatorRun | None:
     if not (place / CONFIG).is_file():
         return None
     values = read_values(place)
-    if not isinstance(values, dict) or values.get("model") not in ESTIMATORS:
+    if not isinstance(values, dict) or values.get("model") not in [*ESTIMATORS]:
         return None
     try:
         model, known = values["model"], dict(values[DERIVED])
         names = {one.name for one in fields(ESTIMATORS[model])}
         listed = {name: value for name, value in values.items() if name in names}
         given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in listed.items()}
+        if "device" in ESTIMATORS[model].used:
+            given["device"] = device
         given["data"] = str((place.resolve() / values["data"]).resolve())
         run = RUNS[ESTIMATORS[model]](configure(**given), known)
         state, _ = checkpoint.load_file(place / STATE)
@@ -554,6 +600,8 @@ def write_page(folder: Path, target: Path) -> None:
 
 
 def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or "none"
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
 
 

@@ -99,7 +99,7 @@ def read_description(folder: Path) -> Description:
         ValueError: the folder is no run, or a file is damaged.
     """
     values = read_values(folder)
-    if isinstance(values, dict) and values.get("model") in ESTIMATORS:
+    if isinstance(values, dict) and values.get("model") in [*ESTIMATORS]:
         raise ValueError(
             f"run: {folder} is of --model {values['model']}, for which there are the commands "
             "train, evaluate, encode and report alone"

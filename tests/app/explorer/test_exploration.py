@@ -123,7 +123,7 @@ def test_a_new_name_is_everywhere_and_kept(folders, tmp_path):
     assert Run.open(explored.run.folder).recipe.given_names == {1: {2: "striped"}}
     assert explored.trained.sample(2, codes={1: "striped"})["codes"][:, 1].tolist() == [2, 2]
     shutil.rmtree(explored.run.folder)
-    with pytest.raises(ValueError, match="is no longer there"):
+    with pytest.raises(ValueError, match="no longer exists"):
         explored.rename(1, 1, "dotted")
 
 

@@ -333,7 +333,7 @@ def test_names_are_shown_as_they_are_and_ask_for_nothing(folders, browser, tmp_p
         visitor.sees("#tally", f"{name}/labels.csv")
         shutil.rmtree(folder)
         visitor.page.locator("#answer label").nth(1).click()
-        assert f"{name} is no longer there" in visitor.error()
+        assert f"{name} no longer exists" in visitor.error()
         visitor.asked_nothing_of_others(address)
 
 
@@ -370,7 +370,7 @@ def test_a_run_that_is_deleted_is_one_line_and_the_page_goes_on(visitor, picture
     shutil.rmtree(folder)
     visitor.open("Label these next")
     visitor.page.locator("#answer label").first.click()
-    assert "is no longer there" in visitor.error()
+    assert "no longer exists" in visitor.error()
     visitor.open("Generate")
     visitor.click("#draw-again")
     visitor.page.wait_for_timeout(500)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -171,3 +172,57 @@ def test_a_damaged_run_is_an_error(sales, tmp_path):
     content[-1] ^= 1
     (folder / "estimator.safetensors").write_bytes(content)
     refused("error: run: .* is damaged", "evaluate", folder)
+
+
+def test_names_that_encode_writes_are_refused(table, tmp_path):
+    table[1].drop(columns="state").rename(columns={"shop": "state"}).to_csv(tmp_path / "t.csv", index=False)
+    data = ("train", "--data", tmp_path / "t.csv", "--time", "day", "--series", "state")
+    refused("series: expected a name other than 'state'", *data, "--out", tmp_path / "run")
+
+
+def test_whole_times_are_written_as_they_are_and_equal_ones_are_noted(table, tmp_path):
+    frame = table[1].drop(columns=["state", "shop"])
+    frame["day"] = 20240000 + frame["day"].dt.dayofyear
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    out = tmp_path / "run"
+    status, _, error = command(
+        "train", "--data", tmp_path / "t.csv", "--time", "day", "--factors", "2", "--out", out
+    )
+    assert status == 0 and "time: 80 rows have the time of another row" in error
+    succeed("encode", out, "--out", tmp_path / "codes.csv")
+    assert pd.read_csv(tmp_path / "codes.csv", dtype=str)["day"].tolist() == frame["day"].astype(str).tolist()
+
+
+def test_a_time_that_is_the_same_in_all_rows_is_refused(table, tmp_path):
+    table[1].assign(day="2024-01-01").to_csv(tmp_path / "t.csv", index=False)
+    refused(
+        "time: expected a column that orders the rows", "train", "--data", tmp_path / "t.csv", "--time", "day"
+    )
+
+
+def test_texts_without_a_known_word_have_no_perplexity(tmp_path):
+    (tmp_path / "notes").mkdir()
+    for number in range(10):
+        (tmp_path / "notes" / f"{number}.txt").write_text(f"w{number} w{number}")
+    said = succeed("train", "--data", tmp_path / "notes", "--factors", "2", "--out", tmp_path / "run")
+    assert "part kept for testing" in said and "perplexity none" in said
+
+
+def test_measures_of_the_training_data_are_said_to_be_so(tmp_path):
+    (tmp_path / "notes").mkdir()
+    for number, words in enumerate(("cat dog", "dog cat", "moon star")):
+        (tmp_path / "notes" / f"{number}.txt").write_text(words)
+    data = ("train", "--data", tmp_path / "notes", "--factors", "2", "--out", tmp_path / "run")
+    status, said, error = command(*data)
+    assert status == 0 and "part all" in said and "nothing is kept for testing" in error
+
+
+def test_device_is_that_of_the_command(sales, tmp_path):
+    copied = tmp_path / "run"
+    shutil.copytree(sales, copied)
+    config = json.loads((copied / "config.json").read_text())
+    config["data"] = str((sales / config["data"]).resolve())
+    (copied / "config.json").write_text(json.dumps(config | {"device": "cuda"}))
+    assert json.loads(succeed("evaluate", copied, "--device", "cpu")) == json.loads(
+        succeed("evaluate", sales)
+    )

@@ -318,7 +318,7 @@ def test_resumed_data_must_be_what_they_were(files, tmp_path, monkeypatch):
         np.savez(data, **{name: arrays[name][::-1] for name in arrays})
     assert "has changed since this run was started" in error_of("train", "--resume", run)
     data.unlink()
-    assert "--data-root says in which folder" in error_of("train", "--resume", run)
+    assert "give the folder that now holds 'data.npz' with --data-root" in error_of("train", "--resume", run)
 
 
 @pytest.mark.parametrize("change", ["another order", "other rows"])

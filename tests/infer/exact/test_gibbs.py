@@ -336,6 +336,17 @@ def test_eager_draws_are_recorded_ones():
         torch.testing.assert_close(value, runs[1][name], rtol=1e-9, atol=1e-9)
 
 
+def test_chains_of_known_emissions_are_recorded_together():
+    def model(y):
+        with pyro.plate("states", 3):
+            rows = pyro.sample("rows", dist.Dirichlet(torch.ones(3)))
+        emissions = dist.Normal(torch.tensor([0.0, 1.0, 2.0]), 1.0)
+        pyro.sample("y", HiddenMarkov(torch.ones(3) / 3, rows, emissions, 20), obs=y)
+
+    draws = ConjugateGibbs(model).draw(torch.randn(20), num_samples=3, warmup_steps=0, num_chains=2)
+    assert draws["rows"].shape == (2, 3, 3, 3)  # without a warning
+
+
 def test_a_sweep_is_recorded_though_the_program_asks_its_data_for_numbers():
     def model(y):
         loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
