@@ -275,10 +275,10 @@ class ObservedChain(TablePosterior):
             rows[:, rows.shape[1] - len(totals) :] <= trials
         )
         rows = torch.where(known, rows, 0.0)
-        kind, there = torch.get_default_dtype(), _places(lengths)
-        weights = torch.ones(len(lengths)) if weights is None else weights.to(kind)
-        weights = weights.clamp(min=torch.finfo(kind).tiny)  # which Pyro refuses to be 0
-        trials = by_sequence(trials.nan_to_num(0.0).to(kind), there)
+        there = _places(lengths)
+        weights = torch.ones(len(lengths), dtype=rows.dtype) if weights is None else weights.to(rows)
+        weights = weights.clamp(min=torch.finfo(rows.dtype).tiny)  # which Pyro refuses to be 0
+        trials = by_sequence(trials.nan_to_num(0.0).to(rows), there)
         return by_sequence(rows, there), by_sequence(known, there), lengths, weights, trials
 
     def program(self) -> Callable[..., None]:

@@ -280,7 +280,7 @@ class ObservedMixture(TablePosterior):
             ValueError: a row misses some numbers, but not all, and covariances are full.
         """
         rows, known = self.program_rows(x)
-        given = torch.ones(len(rows)) if weights is None else weights.to(rows)
+        given = torch.ones(len(rows), dtype=rows.dtype) if weights is None else weights.to(rows)
         return rows, known, given.clamp(min=torch.finfo(rows.dtype).tiny)  # which Pyro refuses to be 0
 
     def program(self) -> Callable[..., None]:

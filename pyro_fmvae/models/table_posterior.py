@@ -244,14 +244,14 @@ class TablePosterior(nn.Module):
                 "X: expected all numbers of a row or none in a Pyro program of full covariances, got a part; "
                 "use covariance_type='diag'"
             )
-        return torch.where(known, x[:, order], 0.0).to(torch.get_default_dtype()), known
+        return torch.where(known, x[:, order], 0.0).double(), known
 
     def prior_of_numbers(self) -> list[Tensor]:
-        """Standard parameters of the prior of a component's numbers in the default dtype, if it has any."""
+        """Standard parameters of the prior of a component's numbers, if it has any, float64."""
         if not self.sites.numbers:
             return []
         given = self.sites.numbers_prior() if self.learnt is None else self.learnt.distribution(self.device)
-        return [part.to(torch.get_default_dtype()) for part in given.standard]
+        return [part.double() for part in given.standard]
 
     def emissions(self, numbers: Sequence[Tensor], there: Tensor) -> Iterator[Distribution]:
         """Distributions of the columns in each component, with sample statements of their parameters.

@@ -556,6 +556,17 @@ def test_bound_is_that_of_the_program(data, kind):
             mixture.model_arguments(x)
 
 
+def test_a_program_of_columns_that_are_nearly_the_same():
+    torch.set_default_dtype(torch.float32)
+    rng = np.random.default_rng(0)
+    one = rng.normal(size=200)
+    x = np.column_stack([one, one + 1e-4 * rng.normal(size=200)])
+    mixture = BayesianMixture(1, random_state=0).fit(x)
+    bound = -TraceConjugate_ELBO().loss(mixture.model_, mixture.guide_, *mixture.model_arguments(x))
+    assert bound - mixture._columns.log_scales(x).sum() == pytest.approx(mixture.lower_bound_, abs=1e-3)
+    assert np.isfinite(mixture.credible_interval(X=x, n_draws=5).means).all()
+
+
 def test_a_program_has_no_stick_breaking_weights(data):
     mixture = BayesianMixture(3, weight_concentration_prior_type="dirichlet_process", random_state=0)
     with pytest.raises(ValueError, match="weights: expected a Dirichlet prior for a Pyro program"):
