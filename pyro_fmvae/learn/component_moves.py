@@ -135,7 +135,6 @@ class Sample:
         learn: bool = False,
         tolerance: float = SETTLED,
         start: ObservedMixture | None = None,
-        rival: float = -torch.inf,
     ) -> Fitted:
         """Coordinate ascent from responsibilities [N, K], until the bound hardly rises.
 
@@ -145,11 +144,10 @@ class Sample:
             learn: learn the prior, too, where it is learnt.
             tolerance: nats per row: an update that adds less is the last.
             start: a model of as many components that is near, by which missing numbers are first filled in.
-            rival: a bound to exceed, as for :func:`~pyro_fmvae.learn.mixture_search.ascended`.
         """
-        model, tolerance = self.model(gamma.shape[1], start), tolerance * self.each
+        model = self.model(gamma.shape[1], start)
         return ascended(
-            model, self.observations, gamma, iterations, tolerance=tolerance, learn=learn, rival=rival
+            model, self.observations, gamma, iterations, tolerance=tolerance * self.each, learn=learn
         )
 
     def taken(self, rows: Tensor) -> PackedObservations:
@@ -663,8 +661,7 @@ def _swapped(sample: Sample, found: Fitted, generator: torch.Generator) -> Fitte
         parts = splits.gains(found.gamma)
         for component, pair in swaps(sample, found, parts)[:TRIED]:
             gamma = parted(found.gamma, {component: parts[component]})
-            least = -torch.inf if side_by_side(sample.observations) else found.bound + POSITIVE
-            rival = sample.fit(joined(gamma, [pair]), learn=True, rival=least)
+            rival = sample.fit(joined(gamma, [pair]), learn=True)
             if rival.bound > found.bound + POSITIVE:
                 found = rival
                 break

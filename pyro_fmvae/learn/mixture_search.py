@@ -285,14 +285,12 @@ def ascended(
     until: float = math.inf,
     tolerance: float = TOLERANCE,
     learn: bool = True,
-    rival: float = -math.inf,
 ) -> Fitted:
     """:func:`climb` of observations of all rows; an update that adds less than the tolerance ends it.
 
-    A prior that is learnt stays as it is unless ``learn``. A mixture also ends if it would stay below the
-    bound of a rival even if every update that is left gained as much as the last one.
+    A prior that is learnt stays as it is unless ``learn``.
     """
-    return ascended_together([model], observations, [gamma], iterations, until, tolerance, learn, rival)[0]
+    return ascended_together([model], observations, [gamma], iterations, until, tolerance, learn)[0]
 
 
 def ascended_together(
@@ -303,7 +301,6 @@ def ascended_together(
     until: float = math.inf,
     tolerance: float = TOLERANCE,
     learn: bool = True,
-    rival: float = -math.inf,
 ) -> list[Fitted]:
     """:func:`ascended` of several mixtures of as many components, side by side where that is possible.
 
@@ -311,14 +308,14 @@ def ascended_together(
         models: of one make, each changed in place.
         observations: observations of all rows.
         gammas: responsibilities, [N, K] each.
-        iterations, until, tolerance, learn, rival: as for :func:`ascended`.
+        iterations, until, tolerance, learn: as for :func:`ascended`.
     """
     first, rows = models[0], len(gammas[0])
     if len(models) > 1 and (
         not side_by_side(observations) or len(models) * gammas[0].numel() > room(gammas[0].device)
     ):
         return [
-            ascended(model, observations, gamma, iterations, until, tolerance, learn, rival)
+            ascended_together([model], observations, [gamma], iterations, until, tolerance, learn)[0]
             for model, gamma in zip(models, gammas, strict=True)
         ]
     gamma, learnt, found = gammas[0].double(), first.learnt, []
@@ -327,8 +324,7 @@ def ascended_together(
         if learnt is not None:
             learnt = LearntPrior.together([model.learnt for model in models if model.learnt is not None])
     ascent = Ascent(first, observations, gamma, gamma.new_full((), first.num_data / rows), learnt)
-    ended = ascent.run(iterations, tolerance * rows, until, learn, rival)
-    for model, reached in zip(models, ended, strict=True):
+    for model, reached in zip(models, ascent.run(iterations, tolerance * rows, until, learn), strict=True):
         with torch.no_grad():
             for name, value in reached.natural.items():
                 model.posterior_of(name).natural.copy_(value)
@@ -403,18 +399,8 @@ class Ascent:
         self._learn(False)
 
     @torch.no_grad()
-    def run(
-        self,
-        iterations: int,
-        tolerance: float | Tensor,
-        until: float,
-        learn: bool,
-        rival: float = -math.inf,
-    ) -> list[Reached]:
-        """Updates until each mixture gains less than the tolerance, [] or [S], in nats, by one.
-
-        For the rival, see :func:`ascended`.
-        """
+    def run(self, iterations: int, tolerance: float | Tensor, until: float, learn: bool) -> list[Reached]:
+        """Updates until each mixture gains less than the tolerance, [] or [S], in nats, by one."""
         lead = self.gamma.shape[:-2]
         active = list(range(lead.numel()))
         found: dict[int, Reached] = {}
@@ -429,8 +415,7 @@ class Ascent:
             late = iteration == last or time.monotonic() > until
             for place, number in enumerate(active):
                 gain = bounds[place] - before[number]
-                behind = bounds[place] + (last - iteration) * gain < rival
-                if number not in found and (late or gain < least[number] or behind):
+                if number not in found and (late or gain < least[number]):
                     found[number] = self._reached(place if lead else None, bounds[place], rows)
                 before[number] = bounds[place]
             if len(found) == len(before):

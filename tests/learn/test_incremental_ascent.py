@@ -5,14 +5,7 @@ import math
 import pytest
 import torch
 
-from pyro_fmvae.learn.mixture_search import (
-    IncrementalAscent,
-    Rows,
-    ascend,
-    ascended,
-    bound_of,
-    sufficient_statistics,
-)
+from pyro_fmvae.learn.mixture_search import IncrementalAscent, Rows, ascend, bound_of, sufficient_statistics
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING
 
@@ -104,18 +97,3 @@ def test_a_start_stands_for_all_rows(rows):
     assert ascent.bound() == -math.inf
     ascent.sweep()
     assert model.natural("weights").natural.sum().item() == pytest.approx(N + 3)
-
-
-def test_a_mixture_that_cannot_reach_its_rival_ends_early(rows):
-    """Gains shrink, so that it would have stayed below; one that may reach its rival goes on to its end."""
-    gamma = torch.rand(N, 3, dtype=torch.float64).softmax(-1)
-
-    def bound(updates, rival):
-        model = mixture()
-        return ascended(model, model.packed(rows), gamma, updates, tolerance=0.0, rival=rival).bound
-
-    alone = bound(40, -math.inf)
-    assert bound(40, alone - 1e-3) == alone
-    early = bound(40, alone + 50)
-    assert early < alone
-    assert early in [pytest.approx(bound(updates, -math.inf), abs=1e-9) for updates in range(1, 40)]
