@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
+from pyro_fmvae.app.runs.estimator_run import TimedRows
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.sklearn import HiddenMarkovModel
 from tests.small_runs import command, succeed
@@ -226,3 +227,8 @@ def test_device_is_that_of_the_command(sales, tmp_path):
     assert json.loads(succeed("evaluate", copied, "--device", "cpu")) == json.loads(
         succeed("evaluate", sales)
     )
+
+
+def test_each_sequence_has_a_step_to_learn_from():
+    rows = TimedRows(np.zeros((5, 1)), np.array([1, 4]), np.array(["a", "b"]), np.arange(5), None)
+    assert rows.before(0.9).lengths.tolist() == [1, 1]

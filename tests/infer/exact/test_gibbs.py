@@ -469,6 +469,9 @@ def test_plan():
     assert "scale of Normal at 'y'" in plan["scale"].why
     states = ConjugateGibbs(hidden_markov).plan({"y": torch.zeros(2, 4)})
     assert states["start"].why == "at once with 'rows', 'loc'"  # given the states
+    of_components = ConjugateGibbs(mixture).plan({"y": torch.zeros(4)})
+    whys = [of_components[name].why for name in ("weights", "loc", "precision")]
+    assert whys == ["at once with 'loc'", "at once with 'weights'", ""]  # a precision multiplies its location
     hierarchy_plan = ConjugateGibbs(group_means).plan(groups_of(3))
     assert hierarchy_plan["theta"].why == "jointly with 'mu'"
     one_by_one = ConjugateGibbs(coins_in_a_sum).plan(torch.tensor(0.0))["z"].why
