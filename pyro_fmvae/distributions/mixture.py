@@ -281,19 +281,6 @@ class Component(MixtureComponent):
         return log_prob.expand(_joint_shape(self, value.shape[:-1]))
 
 
-def _joint_shape(fn: Any, batch_shape: torch.Size) -> torch.Size:
-    return broadcast_shape(fn.batch_shape, batch_shape)
-
-
-def _expand_keeping(fn: Any, batch_shape: Sequence[int], *parents: str) -> Any:
-    new = fn._get_checked_instance(type(fn))
-    for parent in parents:
-        setattr(new, parent, getattr(fn, parent))
-    TorchDistribution.__init__(new, torch.Size(batch_shape), fn.event_shape, validate_args=False)
-    new._validate_args = fn._validate_args
-    return new
-
-
 class FullComponent(MixtureComponent):
     """A point's own Gaussian component with a full covariance: z | r=k ~ N(μ_k, Λ_k⁻¹).
 
@@ -344,3 +331,16 @@ class RealOrMissing(constraints.Constraint):
 
     def check(self, value: Any) -> Tensor:
         return ~value.isinf().any(-1)
+
+
+def _joint_shape(fn: Any, batch_shape: torch.Size) -> torch.Size:
+    return broadcast_shape(fn.batch_shape, batch_shape)
+
+
+def _expand_keeping(fn: Any, batch_shape: Sequence[int], *parents: str) -> Any:
+    new = fn._get_checked_instance(type(fn))
+    for parent in parents:
+        setattr(new, parent, getattr(fn, parent))
+    TorchDistribution.__init__(new, torch.Size(batch_shape), fn.event_shape, validate_args=False)
+    new._validate_args = fn._validate_args
+    return new
