@@ -1,4 +1,4 @@
-"""docs/concepts/equations.md names functions and tests; all of them exist, and every equation has its row."""
+"""docs/notes/equations.md names functions and tests; all of them exist, and every equation has its row."""
 
 import re
 from functools import reduce
@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT = (ROOT / "docs/concepts/equations.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs/notes/equations.md").read_text(encoding="utf-8")
 FUNCTIONS = sorted(set(re.findall(r"`(pyro_fmvae(?:\.\w+)+)`", TEXT)))
 TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)))
 

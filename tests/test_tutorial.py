@@ -25,9 +25,12 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
         ("models/chains.md", ""),
         ("guides/streams.md", ""),
         ("guides/exact-posteriors.md", "jointly with 'theta'"),
+        ("concepts/families.md", ""),
     ],
 )
-def test_page_runs(page, words, capsys):
+@pytest.mark.usefixtures("own_families")
+def test_page_runs(page, words, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS.parent / "examples"))
     run_blocks(page)
     assert words in capsys.readouterr().out
 
