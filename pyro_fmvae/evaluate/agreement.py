@@ -1,6 +1,6 @@
 """Agreement of codes with labels: accuracy of factors trained on them, clustering measures for the others."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ def label_agreement(
     label_names: Sequence[str],
     factors: Sequence[int | None],
     num_values: Sequence[int] | None = None,
+    clusters: Callable[[Tensor], Tensor] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Compare codes with known labels.
 
@@ -37,6 +38,7 @@ def label_agreement(
         factors: for each column, the factor that was trained on it, or None.
         num_values: of each factor, the number of values that its components stand for, k for the value k
             modulo this; None: each for its own.
+        clusters: gives the cluster of each point, int64 [B], where clusters are unions of components.
 
     Returns:
         A dictionary with three entries. ``accuracy`` covers the columns with a factor: name → share of points
@@ -45,13 +47,17 @@ def label_agreement(
         of points ``n``, the ``factor`` that agrees best by its normalised mutual information ``nmi``, its
         adjusted mutual information ``ami`` and Rand index ``ari``, the ``accuracy`` of the best one-to-one
         matching of its components to labels, the ``majority`` accuracy of naming each component after its
-        most common label, and what :func:`cluster_confusion` returns. Columns without known labels are left
+        most common label, and what :func:`cluster_confusion` returns; with ``clusters`` also the ``number``,
+        ``accuracy``, ``nmi``, ``ami`` and ``ari`` of these clusters. Columns without known labels are left
         out. So are constant columns without a factor, because any clustering would seem to match them.
     """
-    from sklearn import metrics  # here: scikit-learn takes a while to import
-
-    pairs = [(model.predicted_codes(x).cpu(), labels.cpu()) for x, labels in batches]
-    codes, labels = torch.cat([c for c, _ in pairs]).numpy(), torch.cat([y for _, y in pairs]).numpy()
+    found: list[list[Tensor]] = [[], [], []]
+    for x, known in batches:
+        of_batch = (model.predicted_codes(x), known, *([] if clusters is None else [clusters(x)]))
+        for parts, part in zip(found, of_batch, strict=False):
+            parts.append(part.cpu())
+    codes, labels = (torch.cat(parts).numpy() for parts in found[:2])
+    unions = None if clusters is None else torch.cat(found[2]).numpy()
     classified: dict[str, dict[str, Any]] = {}
     clustering: dict[str, dict[str, Any]] = {}
     for column, (name, factor) in enumerate(zip(label_names, factors, strict=True)):
@@ -66,20 +72,32 @@ def label_agreement(
             continue
         if (truth == truth[0]).all():
             continue
-        nmi = [float(metrics.normalized_mutual_info_score(truth, each)) for each in codes[known].T]
-        best = int(np.argmax(nmi))
+        each = [_clustering(truth, of_factor) for of_factor in codes[known].T]
+        best = max(range(len(each)), key=lambda factor: each[factor]["nmi"])
         clustering[name] = {
             "n": len(truth),
             "factor": best,
-            "accuracy": matching_accuracy(truth, codes[known, best]),
             "majority": majority_accuracy(truth, codes[known, best]),
-            "nmi": nmi[best],
-            "ami": float(metrics.adjusted_mutual_info_score(truth, codes[known, best])),
-            "ari": float(metrics.adjusted_rand_score(truth, codes[known, best])),
+            **each[best],
             **cluster_confusion(truth, codes[known, best]),
         }
+        if unions is not None:
+            number = len(np.unique(unions[known]))
+            clustering[name]["clusters"] = {"number": number, **_clustering(truth, unions[known])}
     accuracy = {name: found["accuracy"] for name, found in classified.items()}
     return {"accuracy": accuracy, "clustering": clustering, "classification": classified}
+
+
+def _clustering(labels: np.ndarray, clusters: np.ndarray) -> dict[str, float]:
+    """Measures of the agreement of clusters with labels, integers [N] each."""
+    from sklearn import metrics  # here: scikit-learn takes a while to import
+
+    return {
+        "accuracy": matching_accuracy(labels, clusters),
+        "nmi": float(metrics.normalized_mutual_info_score(labels, clusters)),
+        "ami": float(metrics.adjusted_mutual_info_score(labels, clusters)),
+        "ari": float(metrics.adjusted_rand_score(labels, clusters)),
+    }
 
 
 def matching_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:

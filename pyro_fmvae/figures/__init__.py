@@ -13,6 +13,7 @@ from pyro_fmvae.figures.components import component_grid
 from pyro_fmvae.figures.confusion import confusion
 from pyro_fmvae.figures.correlation import correlation_matrices
 from pyro_fmvae.figures.curves import compared_curves, training_curves
+from pyro_fmvae.figures.dendrogram import dendrogram
 from pyro_fmvae.figures.dictionary import dictionary
 from pyro_fmvae.figures.em_curves import em_curves
 from pyro_fmvae.figures.factors import Factors
@@ -42,6 +43,7 @@ __all__ = [
     "conditional_samples",
     "confusion",
     "correlation_matrices",
+    "dendrogram",
     "dictionary",
     "em_curves",
     "measure_curves",

@@ -70,6 +70,35 @@ def cut(tree: np.ndarray, clusters: int | None = None) -> np.ndarray:
     return numbers
 
 
+class Clusters:
+    """Clusters that valleys of a mixture's density separate.
+
+    Args:
+        mixture: of K components.
+
+    Attributes:
+        tree: of :func:`cluster_tree`, [K - 1, 4].
+        of_components: the cluster of each component, int64 [K].
+        number: C, how many clusters there are.
+    """
+
+    def __init__(self, mixture: ObservedMixture) -> None:
+        self.tree = cluster_tree(mixture)
+        self.of_components = torch.from_numpy(cut(self.tree))
+        self.number = int(self.of_components.max()) + 1
+
+    def assign(self, gamma: Tensor) -> tuple[Tensor, Tensor]:
+        """The most probable cluster of each row, int64 [B], and its probability [B].
+
+        Args:
+            gamma: responsibilities of the components, [B, K].
+        """
+        of_components = self.of_components.to(gamma.device)
+        sums = gamma.new_zeros(len(gamma), self.number).index_add_(1, of_components, gamma)
+        probability, cluster = sums.max(-1)
+        return cluster, probability
+
+
 class _Densities:
     """Densities of the components at the posterior means of their parameters."""
 

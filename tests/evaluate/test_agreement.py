@@ -84,6 +84,20 @@ def test_label_agreement():
     assert result["clustering"] == {"found": expected}
 
 
+def test_clusters_are_compared_beside_the_components_that_they_join():
+    labels = torch.tensor([[0], [0], [0], [0], [1], [1]])
+    codes = torch.tensor([[0], [0], [1], [1], [2], [2]])
+    (found,) = label_agreement(
+        Codes(),
+        [(codes[:3], labels[:3]), (codes[3:], labels[3:])],
+        ["kind"],
+        [None],
+        clusters=lambda x: x[:, 0] // 2,
+    )["clustering"].values()
+    assert found["ari"] == pytest.approx(adjusted_rand_index(labels[:, 0].tolist(), codes[:, 0].tolist()))
+    assert found["clusters"] == {"number": 2, "accuracy": 1, "nmi": 1, "ami": 1, "ari": 1}
+
+
 def test_majority_forgives_split_classes_but_not_merged_ones():
     labels = np.array([0, 0, 0, 0, 1, 1, 2])
     assert majority_accuracy(labels, np.arange(7)) == 1

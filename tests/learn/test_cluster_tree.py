@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal
 
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.distributions.exponential_family import natural_prior
-from pyro_fmvae.learn.cluster_tree import cluster_tree, cut
+from pyro_fmvae.learn.cluster_tree import Clusters, cluster_tree, cut
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, WEIGHTS, column_site, parameter_of
 
@@ -158,6 +158,16 @@ def test_a_tree_is_cut_as_scipy_cuts_it():
     distances = fcluster(tree, 0.5, "distance")
     assert len(set(zip(cut(tree), distances, strict=True))) == len(set(distances))
     assert cut(tree)[0] == 0
+
+
+def test_a_row_is_in_the_cluster_whose_components_have_most_of_it():
+    """The most probable component may be in another one."""
+    model = mixture((0.3, 0.4, 0.3), loc=[(0.0,), (9.0,), (1.0,)], covariance=[[[1.0]]] * 3)
+    clusters = Clusters(model)
+    assert clusters.number == 2 and clusters.of_components.tolist() == [0, 1, 0]
+    cluster, probability = clusters.assign(torch.tensor([[0.3, 0.4, 0.3], [0.1, 0.8, 0.1]]))
+    assert cluster.tolist() == [0, 1]
+    torch.testing.assert_close(probability, torch.tensor([0.6, 0.8]))
 
 
 def test_a_single_component_is_a_single_cluster():

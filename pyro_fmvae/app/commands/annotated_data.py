@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pyro_fmvae.app.commands.row_tables import CODES, MEAN, PREDICTED, factor_columns
+from pyro_fmvae.app.commands.row_tables import CLUSTER, CODES, MEAN, PREDICTED, factor_columns
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data.own.h5ad_file import member, opened
 from pyro_fmvae.files import checkpoint
@@ -24,8 +24,8 @@ def check_annotates(data: str | None, target: Path) -> None:
 def save_annotated(run: Run, source: Path, target: Path, arrays: Mapping[str, np.ndarray]) -> list[str]:
     """Write a copy of a .h5ad file with the encodings of its rows, in one step; make missing folders.
 
-    Codes, the names of their values and their probabilities become columns of ``obs``; all other arrays go to
-    ``obsm``, the means as ``X_fmvae``, by the name of the model.
+    Codes, the names of their values, their probabilities and clusters become columns of ``obs``; all other
+    arrays go to ``obsm``, the means as ``X_fmvae``, by the name of the model.
 
     Args:
         run: whose model encoded the rows.
@@ -41,7 +41,7 @@ def save_annotated(run: Run, source: Path, target: Path, arrays: Mapping[str, np
     """
     gammas = [arrays[f"responsibilities_{factor}"] for factor in range(len(run.recipe.factors))]
     columns = factor_columns(run, arrays, gammas) if run.factorial else {}
-    beside = {name: array for name, array in arrays.items() if name not in (CODES, MEAN, PREDICTED)}
+    beside = {name: array for name, array in arrays.items() if name not in (CODES, MEAN, PREDICTED, *CLUSTER)}
     beside = {f"X_{run.recipe.name}": arrays[MEAN], **beside}
 
     def write(path: Path) -> None:

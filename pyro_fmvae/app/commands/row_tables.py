@@ -25,6 +25,7 @@ TABLES: Final = (CSV, PARQUET)
 GROUP: Final = 16 << 20
 """Bytes of rows that a Parquet file has in a group, about."""
 CODES, MEAN, PREDICTED = "codes", "mean", "predicted"
+CLUSTER: Final = ("cluster", "cluster_probability")
 GIVEN: Final = "given"
 """Name under which the rows of a table are with their encodings."""
 GIVEN_WORDS: Final = "given words {}"
@@ -76,9 +77,10 @@ def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> d
 
     Returns:
         Name → values [n]: the names of the points; for each factor its code, the name of its value if there
-        is one, what is predicted where that is not by the code, and the probability of the code; then every
-        other array, a column per number. Where a code is the row itself, its columns have their names, units
-        and words in place of ``mean``, and what was given stays as it was.
+        is one, what is predicted where that is not by the code, and the probability of the code; the cluster
+        and its probability, where components make up clusters; then every other array, a column per number.
+        Where a code is the row itself, its columns have their names, units and words in place of ``mean``,
+        and what was given stays as it was.
     """
     columns = {title: arrays[title]}
     gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
@@ -90,7 +92,7 @@ def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> d
         for name, values in named_columns(run.preprocessing, means, known, words):
             columns[f"{name} (data)" if name in columns else name] = values
         gammas += [MEAN, *places]
-    return columns | _flat(arrays, without=(title, GIVEN, CODES, PREDICTED, *gammas))
+    return columns | _flat(arrays, without=(title, GIVEN, CODES, PREDICTED, *CLUSTER, *gammas))
 
 
 def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -120,7 +122,7 @@ def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> 
 def factor_columns(
     run: Run, arrays: Mapping[str, np.ndarray], gammas: Sequence[np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Columns of each factor: see :func:`encoded_columns`; no probabilities without responsibilities."""
+    """Columns of factors and clusters: see :func:`encoded_columns`; without responsibilities, codes alone."""
     columns = {}
     for factor, name in enumerate(run.factor_names):
         codes = columns[f"{name} code"] = arrays[CODES][:, factor]
@@ -130,7 +132,7 @@ def factor_columns(
             columns[f"{name} {PREDICTED}"] = values_of(factor, arrays[PREDICTED][:, factor], run)
         if gammas:
             columns[f"{name} probability"] = gammas[factor][np.arange(len(codes)), codes]
-    return columns
+    return columns | {name.replace("_", " "): arrays[name] for name in CLUSTER if name in arrays}
 
 
 def _flat(arrays: Mapping[str, np.ndarray], without: Sequence[str]) -> dict[str, np.ndarray]:

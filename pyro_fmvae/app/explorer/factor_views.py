@@ -27,6 +27,16 @@ def clusters(explored: Exploration, factor: int) -> list[Prototype]:
     return of_factor(explored.run, explored.encoded, factor)
 
 
+def notes_of(explored: Exploration, factor: int, components: Sequence[Prototype]) -> list[str]:
+    """A line for each of a factor's components: its name, its share of the points, and its cluster."""
+    last = factor == len(explored.run.recipe.factors) - 1
+    joined = explored.clusters if last else None
+    return [
+        f"{one.name}: {100 * one.share:.1f} %" + (f", cluster {joined[one.component]}" if joined else "")
+        for one in components
+    ]
+
+
 def draws_of(explored: Exploration, factor: int, component: int, seed: int = 0) -> Tensor:
     """Draws of a component, as the model sees x, ``[DRAWN, *event_shape]``; other factors are drawn anew."""
     codes = [-1] * len(explored.run.recipe.factors)

@@ -15,7 +15,7 @@ from pyro_fmvae.app.recipes.pictures import factor_figures
 from pyro_fmvae.app.recipes.settings import budgets_of, hyperprior_of, is_own
 from pyro_fmvae.data import Batches, Dataset, Split, hide_labels, whole
 from pyro_fmvae.data.labels import Amount
-from pyro_fmvae.evaluate import bound, label_agreement
+from pyro_fmvae.evaluate import bound
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.fitting import fit
 from pyro_fmvae.learn.fmvae_phases import Pretraining, draw_views, encode_some, fmvae_phases
@@ -250,9 +250,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         """Agreement of codes with labels, where there are any, and the bound of a program of views."""
         found: dict[str, Any] = {}
         if rows.labels is not None:
-            found |= label_agreement(
-                model, batches, label_names, self.factors_of(label_names), self.num_values
-            )
+            found |= self.agreement(model, batches, label_names)
         if self.config.views > 1:
             found["views"] = self._bound_of_views(model, batches)
         return found

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from pyro_fmvae.data import Batches, Dataset, Preprocessing, SparseOptions, Split
 from pyro_fmvae.data.labels import Amount
+from pyro_fmvae.evaluate import label_agreement
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.options import Options
 
 if TYPE_CHECKING:
+    from pyro_fmvae.learn.cluster_tree import Clusters
     from pyro_fmvae.learn.phase import Phase
 
 OWN_NAMES: Final = -1
@@ -202,6 +204,15 @@ class Recipe(ABC, Generic[Options]):
     def encode(self, model: Any, x: Tensor) -> dict[str, Tensor]:
         """Arrays that ``encode`` writes of a batch, each [B, ...], by name."""
 
+    @property
+    def last_responsibilities(self) -> str:
+        """Name, among encodings, of the responsibilities of the last entry of a code."""
+        return f"responsibilities_{len(self.factors) - 1}"
+
+    def clusters(self, model: Any) -> "Clusters | None":
+        """Clusters that are unions of the components of the last entry of a code; None: there are none."""
+        return None
+
     @abstractmethod
     def program(self, model: Any) -> nn.Module | None:
         """A module that gives the arrays of :meth:`encode` by tensor operations alone, to be traced.
@@ -235,6 +246,17 @@ class Recipe(ABC, Generic[Options]):
         """
 
     # ------------------------------------------------------------------ reports and figures
+
+    def agreement(self, model: Any, batches: Batches, label_names: Sequence[str]) -> dict[str, Any]:
+        """Agreement of codes and clusters with labels: see :func:`~pyro_fmvae.evaluate.label_agreement`."""
+        factors, clusters = self.factors_of(label_names), self.clusters(model)
+        if clusters is None:
+            return label_agreement(model, batches, label_names, factors, self.num_values)
+
+        def of_rows(x: Tensor) -> Tensor:
+            return clusters.assign(self.encode(model, x)[self.last_responsibilities])[0]
+
+        return label_agreement(model, batches, label_names, factors, self.num_values, of_rows)
 
     @property
     @abstractmethod

@@ -18,9 +18,11 @@ from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.settings import budgets_of, shared_defaults
 from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, SparseOptions, Split, hide_labels
 from pyro_fmvae.data.labels import Amount
-from pyro_fmvae.evaluate import edit_rows, label_agreement
+from pyro_fmvae.evaluate import edit_rows
 from pyro_fmvae.figures.columns import MOST_COLUMNS
+from pyro_fmvae.figures.components import percent
 from pyro_fmvae.figures.page import Figure
+from pyro_fmvae.learn.cluster_tree import DEPTH, Clusters
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
 from pyro_fmvae.learn.mixture_search import STARTS, Fitted, search
 from pyro_fmvae.learn.options import (
@@ -271,6 +273,10 @@ class Mixture(Recipe[MixtureOptions]):
             **{f"responsibilities_{entry}": part for entry, part in enumerate(probs)},
         }
 
+    def clusters(self, model: ObservedMixture) -> Clusters:
+        """Clusters that valleys of the density separate."""
+        return Clusters(model)
+
     def program(self, model: ObservedMixture) -> None:
         """None: rows are assigned, not encoded."""
 
@@ -302,18 +308,16 @@ class Mixture(Recipe[MixtureOptions]):
         label_names: Sequence[str],
         split: str | None,
     ) -> dict[str, Any]:
-        """Agreement of codes with labels, where there are any."""
-        if rows.labels is None:
-            return {}
-        found: dict[str, Any] = label_agreement(model, batches, label_names, self.factors_of(label_names))
-        return found
+        """The number of clusters, and agreement of codes and clusters with labels, where there are any."""
+        found = {} if rows.labels is None else self.agreement(model, batches, label_names)
+        return {"clusters": self.clusters(model).number, **found}
 
     def summary(self, model: ObservedMixture) -> list[str]:
         """Components in use and what they are like; the columns that were left out."""
         *_, used = model.used_components()
         lines = [
             f"components in use: {used} of {model.components}, with {self.config.covariance} covariances, "
-            "learnt without networks"
+            f"learnt without networks; clusters that they make up: {self.clusters(model).number}"
         ]
         for factor in self.labelled:
             if (predictor := model.predictor_of(factor)) is not None:
@@ -328,8 +332,14 @@ class Mixture(Recipe[MixtureOptions]):
     def draw_figures(
         self, model: ObservedMixture, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
     ) -> dict[str, Figure]:
-        """The curves of training, and of each component the means of numbers and the shares of words."""
+        """Curves of training, how components join, and their means of numbers and shares of words."""
         drawn = {TRAINING: figures.training_curves(records, self.factor_names)}
+        if 1 < model.components <= MOST_COLUMNS:
+            clusters, shares = self.clusters(model), model.weights().tolist()
+            components = [f"component {k}: {percent(share)}" for k, share in enumerate(shares)]
+            drawn["clusters"] = figures.dendrogram(
+                clusters.tree, clusters.of_components.tolist(), components, DEPTH
+            )
         names = column_names(self.preprocessing)
         shown = [column for column, size in enumerate(model.levels) if not size]
         if 0 < len(shown) <= MOST_COLUMNS:

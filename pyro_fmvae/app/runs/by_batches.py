@@ -145,12 +145,19 @@ def encoded_parts(recipe: Recipe[Any], model: Any, batches: Batches) -> Iterator
     """Encode batch after batch: the arrays of :meth:`Recipe.encode` on the CPU, each [B, ...].
 
     Where the networks have not learnt all labels, ``predicted`` [B, I] is beside them: the codes, but of
-    these labels what is predicted without the networks.
+    these labels what is predicted without the networks. Where components make up clusters, so are ``cluster``
+    [B] and ``cluster_probability`` [B].
     """
+    clusters = recipe.clusters(model)
 
     def encode(x: Tensor) -> dict[str, Tensor]:
-        unlearnt = recipe.spread and model.predictors
-        return recipe.encode(model, x) | ({"predicted": model.predicted_codes(x)} if unlearnt else {})
+        encoded = recipe.encode(model, x)
+        if recipe.spread and model.predictors:
+            encoded["predicted"] = model.predicted_codes(x)
+        if clusters is not None:
+            cluster, probability = clusters.assign(encoded[recipe.last_responsibilities])
+            encoded |= {"cluster": cluster, "cluster_probability": probability}
+        return encoded
 
     for x, *_ in batches:
         with torch.no_grad():

@@ -53,6 +53,7 @@ class Clustered(TypedDict):
     accuracy: float
     ari: float
     nmi: float
+    clusters: NotRequired[dict[str, float]]
 
 
 class Agreement(TypedDict, total=False):
@@ -179,13 +180,16 @@ def _classification(classified: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _clustering(clusterings: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    joined = any("clusters" in measures for measures in clusterings.values())
     heads = ("label", "n", "best factor", "matching accuracy", "ARI", "NMI")
+    heads += ("clusters", "their ARI") if joined else ()
     rows = [
         (
             label,
             f"{measures['n']:,}",
             str(measures["factor"]),
             *(f"{measures[key]:.3f}" for key in ("accuracy", "ari", "nmi")),
+            *((str(found["number"]), f"{found['ari']:.3f}") if (found := measures.get("clusters")) else ()),
         )
         for label, measures in clusterings.items()
     ]

@@ -153,8 +153,7 @@ def _measure(trainer: Trainer, dataset: Dataset, everything: Split) -> tuple[dic
     if rows.labels is None or not run.factorial:
         return measures, rows
     names = dataset.label_names
-    factors, sizes = run.factors_of(names), run.recipe.num_values
-    measures |= named(run, label_agreement(model, in_order(rows, device), names, factors, sizes))
+    measures |= named(run, run.recipe.agreement(model, in_order(rows, device), names))
     if classified := measures["classification"]:
         beside = references(run, model, dataset.train, rows, names, device)
         measures["classification"] = {name: classified[name] | beside[name] for name in classified}
@@ -174,7 +173,7 @@ def _agreement_in_training(
         return None
     rows = replace(dataset.train, labels=labels[:, free]).select(known)
     names = [dataset.label_names[column] for column in free]
-    agreement = label_agreement(trainer.model, in_order(rows, trainer.device), names, [None] * len(names))
+    agreement = run.recipe.agreement(trainer.model, in_order(rows, trainer.device), names)
     return {"n": len(rows)} | named(run, agreement)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from pyro_fmvae.app.explorer import serve
 from pyro_fmvae.app.explorer.exploration import ENLARGED, Exploration, rank, scores_of
-from pyro_fmvae.app.explorer.factor_views import DRAWN, clusters, draws_of, example, factor_view
+from pyro_fmvae.app.explorer.factor_views import DRAWN, clusters, draws_of, example, factor_view, notes_of
 from pyro_fmvae.app.explorer.generation import movable
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.app.runs.trained import load
@@ -67,6 +67,18 @@ def test_clusters_come_by_share_with_members_of_theirs(explored):
     for one in found:
         assert (run.encoded["codes"][one.rows, 1] == one.component).all()
         assert len(draws_of(run, 1, one.component)) == DRAWN
+
+
+def test_components_of_a_table_are_shown_with_the_clusters_that_they_make_up(explored):
+    table, pictures = explored["table"], explored["pictures"]
+    last = len(table.run.recipe.factors) - 1
+    found = clusters(table, last)
+    for one, note in zip(found, notes_of(table, last, found), strict=True):
+        sure = one.rows[table.encoded["cluster_probability"][one.rows] > 0.99]
+        assert {note} >= {
+            f"{one.name}: {100 * one.share:.1f} %, cluster {k}" for k in table.encoded["cluster"][sure]
+        }
+    assert not any("cluster" in note for note in notes_of(pictures, 1, clusters(pictures, 1)))
 
 
 @pytest.mark.parametrize("seed", [0, 3])

@@ -281,6 +281,39 @@ def test_clusters_are_found_without_labels(trained, tmp_path):
     assert run.recipe.factors[0] >= 3 and run.recipe.labels == 0 and "components in use" in out
 
 
+def test_clusters_of_several_components_are_known_to_every_command(tmp_path):
+    """Two squares, each of which takes two components."""
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(0, 2, 400)
+    rows = rng.uniform(-1, 1, (400, 2)) * [1, 4] + 4 * kinds[:, None]
+    lines = [f"{x:.4f},{y:.4f},{kind}" for (x, y), kind in zip(rows, kinds, strict=True)]
+    (tmp_path / "a.csv").write_text("\n".join(["x,y,label:kind", *lines]))
+    folder, data = tmp_path / "run", tmp_path / "a.csv"
+    out = succeed("train", "--data", data, "--factors", 4, "--seed", 0, "--out", folder)
+    assert "clusters that they make up: 2" in out.replace("\n  ", " ") and "their ARI" in out
+    page = (folder / "report.html").read_text()
+    assert "How components join into clusters" in page and "their ARI</th>" in page
+    measures = json.loads(succeed("evaluate", folder, "--data", data))
+    agreement = measures["clustering"]["kind"]
+    assert measures["clusters"] == agreement["clusters"]["number"] == 2
+    assert agreement["clusters"]["ari"] > 0.98 > 0.8 > agreement["ari"]
+    succeed("encode", folder, "--data", data, "--out", tmp_path / "out.csv")
+    table = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    cluster = np.array([int(row["cluster"]) for row in table])
+    assert {int(row["factor 0 code"]) for row in table} == {0, 1, 2, 3}
+    assert max((cluster == kinds).mean(), (cluster != kinds).mean()) > 0.99
+    encoded = pyro_fmvae.load(folder).encode(rows)
+    np.testing.assert_array_equal(encoded["cluster"], cluster)
+    sums = [
+        encoded["responsibilities_0"][
+            :, [k for k in range(4) if (encoded["codes"][cluster == of] == k).any()]
+        ]
+        for of in (0, 1)
+    ]
+    expected = np.where(cluster == 0, *(part.sum(1) for part in sums))
+    np.testing.assert_allclose(encoded["cluster_probability"], expected, atol=1e-6)
+
+
 def test_ignored_columns_may_hold_names_and_dates(trained, tmp_path):
     folder, _ = trained
     header, *lines = (folder / "a.csv").read_text().splitlines()

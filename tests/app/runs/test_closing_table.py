@@ -60,12 +60,15 @@ def test_long_names_and_large_numbers_fit():
         f"a label with a name that is far too long {number}": {**EYES, "n": 202599} for number in range(2)
     }
     clusters = {name: {"n": 9, "factor": 12, "accuracy": 1.0, "ari": -0.25, "nmi": 0.0} for name in long}
+    for measures in clusters.values():
+        measures["clusters"] = {"number": 12, "ari": -0.125}
     found = {"test": {**BOUND, "classification": long, "clustering": clusters}}
     text = lines({**FOUND, "splits": {**found, "unseen": found["test"]}})
     assert max(map(len, text)) <= WIDTH
     assert (
         sum("202,599" in line for line in text) == 4 and sum(" -0.250  0.000" in line for line in text) == 4
     )
+    assert sum(line.endswith("       12     -0.125") for line in text) == 4
 
 
 def test_what_there_is_not_is_left_out():

@@ -6,7 +6,7 @@ import gradio as gr
 import torch
 
 from pyro_fmvae.app.explorer.exploration import Exploration
-from pyro_fmvae.app.explorer.factor_views import clusters, draws_of
+from pyro_fmvae.app.explorer.factor_views import clusters, draws_of, notes_of
 from pyro_fmvae.app.explorer.tabs.common import Points, as_handler, chosen, plain
 
 
@@ -26,7 +26,7 @@ def clusters_tab(explored: Exploration, page: gr.Blocks) -> None:
     def look(of: int) -> tuple[Any, list[int]]:
         found = clusters(explored, of)
         first = torch.tensor([int(one.rows[0]) for one in found])
-        notes = [f"{one.name}: {100 * one.share:.1f} %" for one in found]
+        notes = notes_of(explored, of, found)
         x = explored.points.select(first).observations
         return overview.shown(x, notes, "component"), [one.component for one in found]
 

@@ -98,10 +98,12 @@ def _clustering(split: str, clustered: Mapping[str, Mapping[str, Any]]) -> str:
             number(found.get("n"), 0),
             str(found["factor"]),
             *(number(found.get(score)) for score in CLUSTERED),
+            *((number(of["number"], 0), number(of["ari"])) if (of := found.get("clusters")) else ()),
         )
         for name, found in clustered.items()
     ]
     if not rows:
         return ""
-    head = ("label", "n", "best factor", *CLUSTERED.values())
+    joined = ("clusters", "their ARI") if len(rows[0]) > 3 + len(CLUSTERED) else ()
+    head = ("label", "n", "best factor", *CLUSTERED.values(), *joined)
     return markup.heading(f"Labels of {split} that no factor was trained on") + markup.table(head, rows)

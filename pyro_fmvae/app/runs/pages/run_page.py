@@ -20,13 +20,15 @@ from pyro_fmvae.figures.components import percent
 
 PAGE: Final = "report.html"
 LARGEST = 96  # side of a thumbnail in pixels
-CHARTS: Final = (TRAINING, "columns", "words", "starts")
+CHARTS: Final = (TRAINING, "columns", "words", "clusters", "starts")
 """Figures that are lines and bars on white."""
 CAPTIONS: Final = {
     "confusion": "How often points of each true value are given each value, or are in each component.",
     "reconstructions": "Pictures that training did not see, and below each what the model makes of its code.",
     "columns": "Means of the columns of each component.",
     "words": "Shares of the categories in each component.",
+    "clusters": "How components join into clusters: a valley of the density that is deeper than half of the "
+    "lower peak separates two.",
     "spectrum": "How clear the clusters along each independent direction were, and the pictures that it "
     "moves.",
     "components": "What each component's mean decodes to, from the most to the least used.",
@@ -50,6 +52,7 @@ TITLES: Final = {
     "reconstructions": "Reconstructions",
     "columns": "Columns",
     "words": "Categories",
+    "clusters": "Clusters",
     "dictionary": "Units",
 }
 """Figures with a section of their own."""
