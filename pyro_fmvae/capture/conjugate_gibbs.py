@@ -177,7 +177,7 @@ def _run(recording: Recording, *inputs: Tensor) -> tuple[Tensor, ...]:
 def _without_writes(recording: Recording) -> None:
     """Replace operations in place, which ``vmap`` has no rule for, in a program of draws.
 
-    These are noise in fresh memory, and a bound that a draw is kept above.
+    These are noise in fresh memory, and a lower limit of draws.
     """
     graph = recording.graph
     for node in list(graph.nodes):

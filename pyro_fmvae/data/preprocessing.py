@@ -54,7 +54,7 @@ class Preprocessing:
     same grey whatever the other rows are. bool is 0 and 1. Floats are taken as they are, and must lie in
     [0, 1] unless the kind is real. uint8 is divided by 255, except that a binary kind without `binarization`
     takes 0 and 1 as they are and refuses other values. With `binarization`, uint8 with maximum 1 is refused,
-    since such dark greys cannot be told from binary pixels.
+    since such dark greys cannot be distinguished from binary pixels.
     """
 
     kind: Kind

@@ -274,7 +274,7 @@ def pair_gains(
     Args:
         sample: of the rows.
         gamma: responsibilities, [N, K].
-        least: only pairs that gain more are told.
+        least: only pairs that gain more are returned.
         start: as for :meth:`Sample.given`.
     """
     gains = union_gains(sample.given(gamma, start)).triu(1)

@@ -7,7 +7,7 @@ Oja, 2000) of the pretrained codes finds the rotation in which each property is 
 
 Codes are whitened by C = cov(m) + E[s²], the total covariance of q(z | x) = N(m, s²), which is about I in a
 VAE. Directions in which means make up less than half of it hold no signal. How many factors there are, and
-which directions they are, is told by the information of a mixture's assignments, H(π) - E[H(γ)] in bits: a
+which directions they are, follows from the information of a mixture's assignments, H(π) - E[H(γ)] in bits: a
 property of two equally frequent values has 1 bit.
 """
 

@@ -496,7 +496,7 @@ class LatentOptions(NetworkOptions):
 
     @property
     def size(self) -> int:
-        """J, dimensions of z: as many as the factors would have, unless told."""
+        """J, dimensions of z: as many as the factors would have, unless it is given."""
         if self.latent_dim is not None:
             return self.latent_dim
         assert self.factors is not None and self.factor_dim is not None

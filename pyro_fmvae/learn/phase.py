@@ -359,7 +359,7 @@ def endless(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def check_number(batches: Iterable[Any], expected: int) -> None:
-    """Check that a loader goes through as many points as something is kept of.
+    """Check that a loader goes through as many points as something is stored for.
 
     Raises:
         ValueError: a loader that says it has another number (``num_data``).

@@ -33,7 +33,7 @@ from pyro_fmvae.nn.sizes import check_size
 
 
 class ObservedMixture(TablePosterior):
-    """A mixture whose components are seen directly: columns of numbers, counts and categories, and labels.
+    """A mixture of observed rows: columns of numbers, counts and categories, and labels.
 
         π ~ Dirichlet(c0),  r ~ Categorical(π),
         x | r=k ~ N(μ_k, Σ_k) of numbers,  x_d | r=k ~ Poisson(θ_kd) of counts,

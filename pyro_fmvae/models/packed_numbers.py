@@ -62,7 +62,7 @@ class PackedNumbers:
 
     @staticmethod
     def size(x: Tensor, full: bool) -> int:
-        """How many numbers are kept of rows [N, D]."""
+        """How many numbers are stored of rows [N, D]."""
         dim = x.shape[-1]
         return len(x) * (2 + dim * (dim + 3) // 2 if full else 4 * dim)
 

@@ -20,7 +20,7 @@ class Canvas:
     Images are padded to the smallest of these squares that holds them, evenly on opposite sides, with the
     pixels of their edges.
     Images larger than the largest square are first shrunk until their longer side fits, by averages over
-    areas. The way back cuts the padding off and enlarges by bilinear interpolation.
+    areas. The inverse cuts the padding off and enlarges by bilinear interpolation.
 
     Args:
         event_shape: shape of one image, ``(H, W)`` or ``(H, W, C)`` with 1, 3 or 4 channels.

@@ -14,7 +14,7 @@ from pyro_fmvae.data import Split, whole
 from pyro_fmvae.data.own.folder import read_image
 
 LIKELIEST: Final = 3
-"""Components of a factor whose probabilities are told."""
+"""Components of a factor whose probabilities are shown."""
 
 
 class Reading(NamedTuple):

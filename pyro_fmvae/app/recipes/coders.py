@@ -51,7 +51,7 @@ def is_whole(config: CoderOptions, dataset: Dataset) -> bool:
 
 
 def batch_size(config: CoderOptions, dataset: Dataset) -> int:
-    """Points per batch: all where they are few, unless told."""
+    """Points per batch: all if they are few, unless it is given."""
     number = len(dataset.train)
     return config.batch_size or (number if number <= WHOLE else BATCH)
 
@@ -83,7 +83,7 @@ class CoderRecipe(Recipe[_Options]):
 
     @classmethod
     def _split_patches(cls, config: _Options) -> bool:
-        """Split patches into on and off, as the model does by default, unless told."""
+        """Split patches into on and off, as the model does by default, unless it is given."""
         if config.on_off is not None:
             return config.on_off
         return cls.splits_patches and (config.patch_size is not None or config.data == SCENES)

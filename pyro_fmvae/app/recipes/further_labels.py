@@ -115,7 +115,7 @@ def _(
 ) -> None:
     """Factors of further labels start in closed form; then the joint phase teaches everything.
 
-    Half of each batch has a label, so that few labels are seen often. Labels spread to near neighbours: see
+    Half of each batch has a label, so that few labels occur often. Labels spread to near neighbours: see
     :func:`~pyro_fmvae.learn.label_spreading.spread_labels`.
     """
     device = next(model.parameters()).device

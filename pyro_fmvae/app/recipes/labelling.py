@@ -17,7 +17,7 @@ from pyro_fmvae.learn.label_spreading import CLASSIFICATION, spread_labels
 # Defaults of a factorial mixture VAE for a person's own data that labels are trained on.
 
 PRECISION = 0.95
-"""Share of hidden labels that have to be told right before images without one are labelled."""
+"""Share of hidden labels that have to be predicted correctly before images without one are labelled."""
 
 MANY_NUMBERS = 1000
 """Numbers in an image, channels counted, from which on KL[z] weighs little beside the reconstruction."""

@@ -165,7 +165,7 @@ WORDS: Final = "words_{}"
 
 
 class Mixture(Recipe[MixtureOptions]):
-    """Rows of a table are drawn from components that are seen directly."""
+    """Rows of a table are drawn from components directly, without a decoder."""
 
     name = "mixture"
     title = "mixture of a table's rows, without networks"

@@ -539,7 +539,7 @@ def train(config: EstimatorOptions, out: str | None) -> int:
     folder = new_folder(Path(out) if out else Path("runs") / path.stem, not out)
     run.write(folder, report, picture)
     if measures["part"] == ALL:
-        print("nothing is kept for testing: the measures are those of the training data", file=sys.stderr)
+        print("no data are held out: the measures are those of the training data", file=sys.stderr)
     print(", ".join(f"{name} {_text(value)}" for name, value in measures.items()))
     print(f"report in {folder / PAGE}, everything else in {folder}")
     return 0

@@ -428,7 +428,7 @@ def _memory(device: torch.device) -> str:
 
 
 class Outlook:
-    """Logs how long training will take, as soon as that can be told, and every minute what is left of it.
+    """Logs after the first steps how long training will take, and every minute what is left of it.
 
     Args:
         device: that memory is taken on.

@@ -37,7 +37,7 @@ class InMemory:
 
     @classmethod
     def of(cls, data: Any, labels: Any = None) -> "InMemory":
-        """Take data and labels; frames are told by their attribute ``columns``, no library is imported.
+        """Take data and labels; frames are recognised by their attribute ``columns``, no library is imported.
 
         Args:
             data: an array or a tensor, or a data frame, whose columns are features. Missing numbers are NaN.

@@ -22,7 +22,7 @@ from pyro_fmvae.data.splitting import Digest, Splitting, split_fingerprint, spli
 from pyro_fmvae.files.memory import check_fits
 
 SUFFIXES: Final = (".npy", STORE, *FORMATS)
-"""Endings of files whose rows stay on disk unless told otherwise."""
+"""Endings of files whose rows stay on disk by default."""
 CELLS: Final = ".h5ad"
 
 

@@ -22,7 +22,7 @@ LARGEST_LABEL = np.iinfo(np.int64).max - 1  # so that there is a number of value
 class Raw(NamedTuple):
     """Checked contents of a file, in row order: finite numbers, at least one row, labels >= -1.
 
-    Missing numbers are NaN, if the reader was told to accept them.
+    Missing numbers are NaN, if the reader accepts them.
     """
 
     x: np.ndarray

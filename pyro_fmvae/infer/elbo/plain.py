@@ -394,7 +394,7 @@ class PlainProgram:
         plates: the number of dimensions that plates take.
         identities: see :class:`Expansion`.
         used: names of sites whose draws the guide itself uses.
-        points: name of a plate → a weight for each of its points, if they are to be told apart.
+        points: name of a plate → a weight for each of its points, if they are to be distinguished.
     """
 
     structure: Structure

@@ -186,7 +186,7 @@ def _check_class(site: Site, owners: dict[int, str], mixtures: dict[str, Mixture
 def _attach(
     site: Site, owners: dict[int, str], sites: dict[str, Site], mixtures: dict[str, MixtureSites]
 ) -> None:
-    """Add a site to the mixture of its assignment, which :func:`_check_class` has seen."""
+    """Add a site to the mixture of its assignment, which :func:`_check_class` has checked."""
     name, assignment = site["name"], _owner(site, "assignment", owners)
     assignment_fn = sites[assignment]["fn"]
     _check_plates(site, sites[assignment])

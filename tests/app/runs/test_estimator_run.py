@@ -215,7 +215,7 @@ def test_measures_of_the_training_data_are_said_to_be_so(tmp_path):
         (tmp_path / "notes" / f"{number}.txt").write_text(words)
     data = ("train", "--data", tmp_path / "notes", "--factors", "2", "--out", tmp_path / "run")
     status, said, error = command(*data)
-    assert status == 0 and "part all" in said and "nothing is kept for testing" in error
+    assert status == 0 and "part all" in said and "no data are held out" in error
 
 
 def test_device_is_that_of_the_command(sales, tmp_path):
