@@ -53,13 +53,13 @@ def spread_labels(cloud: Cloud, labels: Tensor, precision: float) -> Tensor:
     Three teachers tell each point's label: labels that spread over the graph of the seven nearest neighbours
     (Zhou et al., 2004, "Learning with local and global consistency"), a logistic regression on principal
     components, and a random forest. A fifth of the known labels at a time is hidden and predicted from the
-    others. That weighs and calibrates the teachers, as :func:`~pyro_fmvae.learn.stacking.calibrated` does, so that
-    each point gets one probability of each value. It also gives the least probability that can be trusted: of
-    the hidden labels with at least that probability, a share of ``precision`` must be predicted correctly; if it
-    is right of all of them, every point is labelled. One more right and one more wrong one are counted, so that
-    a few known labels prove nothing. Where nothing tells
-    the labels, as nothing tells expressions of faces, none are spread. Nor are they where half of the points
-    have a label: a few wrong ones would cost more than the others bring.
+    others. That weighs and calibrates the teachers, as :func:`~pyro_fmvae.learn.stacking.calibrated` does, so
+    that each point gets one probability of each value. It also gives the least probability that can be
+    trusted: of the hidden labels with at least that probability, a share of ``precision`` must be predicted
+    correctly; if it is right of all of them, every point is labelled. One more right and one more wrong one
+    are counted, so that a few known labels prove nothing. Where nothing tells the labels, as nothing tells
+    expressions of faces, none are spread. Nor are they where half of the points have a label: a few wrong
+    ones would cost more than the others bring.
 
     Args:
         cloud: N points.
