@@ -37,6 +37,9 @@ def schools(y=None):
         return pyro.sample("y", dist.Normal(theta, torch.tensor(ERRORS)), obs=y)
 
 
+double_precision = pytest.mark.parametrize("dtype", [torch.float64], ids=str, indirect=True)
+
+
 def log_density(program, values, *args):
     return poutine.trace(poutine.condition(program, data=values)).get_trace(*args).log_prob_sum()
 
@@ -228,8 +231,8 @@ def mixed(x, y):
             pyro.sample("y", dist.Categorical(share), obs=y)
 
 
-def test_gradients_are_those_of_finite_differences(dtype):
-    torch.set_default_dtype(torch.float64)
+@double_precision
+def test_gradients_are_those_of_finite_differences():
     x = torch.tensor([[0.0, 2, 1], [3, 1, 0], [2, 2, 5], [1, 0, 0]])
     y = torch.tensor([[0, 1, 1], [1, 1, 1], [0, 0, 1], [0, 1, 0]])
     collapsed = collapse(mixed)
@@ -256,6 +259,7 @@ def test_gradients_are_those_of_finite_differences(dtype):
     assert torch.autograd.gradgradcheck(density, (a,), check_undefined_grad=False)
 
 
+@double_precision
 def test_draws_of_what_was_integrated_out_have_the_moments_of_the_closed_form():
     pyro.set_rng_seed(0)
     y, sd = torch.tensor(EFFECTS), torch.tensor(ERRORS)
@@ -277,11 +281,12 @@ def test_draws_of_what_was_integrated_out_have_the_moments_of_the_closed_form():
     assert gap.std() < 6.0  # as a draw from the conditional, not of both by themselves
 
 
+@double_precision
 def test_a_precision_and_its_location_are_drawn_together():
     pyro.set_rng_seed(1)
     x = torch.tensor(NUMBERS)
     collapsed = collapse(normal_gamma)
-    draws = collapsed.recover({"unused": torch.zeros(2000)}, x)
+    draws = collapsed.recover({"unused": torch.zeros(500)}, x)
     n, k = len(x), 0.3 + len(x)
     mean = (0.3 * 0.5 + x.sum()) / k
     standard = (draws["mu"] - mean) * (k * draws["tau"]).sqrt()
@@ -295,15 +300,15 @@ def test_nuts_svi_and_predictive_take_the_program():
     pyro.set_rng_seed(0)
     y = torch.tensor(EFFECTS)
     collapsed = collapse(schools, ["theta"])
-    mcmc = MCMC(NUTS(collapsed), num_samples=20, warmup_steps=20, disable_progbar=True)
+    mcmc = MCMC(NUTS(collapsed, max_tree_depth=3), num_samples=4, warmup_steps=4, disable_progbar=True)
     mcmc.run(y)
     samples = mcmc.get_samples()
     assert set(samples) == {"mu", "tau"}
-    assert collapsed.recover(samples)["theta"].shape == (20, 8)
+    assert collapsed.recover(samples)["theta"].shape == (4, 8)
     guide = AutoNormal(collapsed)
     svi = SVI(collapsed, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
     assert all(math.isfinite(svi.step(y)) for _ in range(3))
-    prior = Predictive(collapsed, num_samples=4000)()
+    prior = Predictive(collapsed, num_samples=300)()
     assert set(prior) >= {"mu", "tau", "y"}
     gap = prior["y"] - prior["mu"]
     expected = scipy.stats.norm.cdf(5 / math.hypot(5, ERRORS[4]))  # at tau = 5, in the middle
@@ -311,8 +316,8 @@ def test_nuts_svi_and_predictive_take_the_program():
     assert 0.1 < near.float().mean() < 2 * expected
 
 
-def test_laplace_has_the_curvature_of_the_collapsed_density(dtype):
-    torch.set_default_dtype(torch.float64)
+@double_precision
+def test_laplace_has_the_curvature_of_the_collapsed_density():
     y = torch.tensor(EFFECTS)
 
     def program(y):
@@ -450,8 +455,8 @@ def test_samples_of_all_other_sites_are_needed():
 
 
 @pytest.mark.slow
-def test_nuts_over_the_collapsed_program_has_the_posterior_by_quadrature(dtype):
-    torch.set_default_dtype(torch.float64)
+@double_precision
+def test_nuts_over_the_collapsed_program_has_the_posterior_by_quadrature():
     pyro.set_rng_seed(2)
     y = torch.tensor(EFFECTS)
     mcmc = MCMC(NUTS(collapse(schools)), num_samples=1500, warmup_steps=300, disable_progbar=True)
