@@ -491,6 +491,12 @@ class NormalBlock:
             matrices += [] if is_vector else [scale.reshape(-1).diag()]
         return MULTIVARIATE_NORMAL.natural(loc, torch.block_diag(*matrices))
 
+    def outer(self, name: str, shape: torch.Size) -> torch.Size:
+        """Leading dimensions of a site's value that are not its own, nor 1 for a plate of another site."""
+        lead = shape[: len(shape) - len(self.shape_of(name))]
+        outside = max(len(shape) - max(map(len, self.shapes)), 0)
+        return lead[:outside] if lead[outside:].numel() == 1 else lead
+
     def apart(self, vector: Tensor) -> dict[str, Tensor]:
         """The sites' values [*S, *shape], given vectors [*S, D]."""
         parts = vector.split([shape.numel() for shape in self.shapes], -1)
@@ -587,8 +593,8 @@ class BlockNormal(JointPart, dist.Normal):
         if not start:
             return m[rows], tril[rows, rows]
         assert self.before is not None
-        known = zip(self.before, self.block.shapes, strict=False)
-        values = [value.double().reshape(*_outer(value.shape, shape), -1) for value, shape in known]
+        known = zip(self.before, self.block.names, strict=False)
+        values = [value.double().reshape(*self.block.outer(name, value.shape), -1) for value, name in known]
         lead = torch.broadcast_shapes(*(value.shape[:-1] for value in values))
         gap = torch.cat([value.expand(*lead, -1) for value in values], -1) - m[:start]
         noise = torch.linalg.solve_triangular(tril[:start, :start], gap.unsqueeze(-1), upper=False)
@@ -598,14 +604,14 @@ class BlockNormal(JointPart, dist.Normal):
         """Reparameterised draws, [*sample_shape, *batch_shape]."""
         loc, tril = self._given()
         shape = torch.Size(sample_shape) + self.batch_shape
-        outer = _outer(shape, self.block.shape_of(self.name))
+        outer = self.block.outer(self.name, shape)
         noise = torch.randn(*outer, len(tril), dtype=loc.dtype, device=loc.device)
         return (loc + noise @ tril.mT).to(self.dtype).reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of each number given those before it."""
         loc, tril = self._given()
-        outer = _outer(value.shape, self.block.shape_of(self.name))
+        outer = self.block.outer(self.name, value.shape)
         gap = (value.double().reshape(*outer, -1) - loc).unsqueeze(-1)
         noise = torch.linalg.solve_triangular(tril, gap, upper=False).squeeze(-1)
         density = -0.5 * noise.square() - packed.diagonal(tril).log() - 0.5 * math.log(2 * math.pi)
@@ -616,7 +622,3 @@ class BlockNormal(JointPart, dist.Normal):
         tril = self._given()[1]
         numbers = packed.diagonal(tril).log() + 0.5 * math.log(2 * math.pi * math.e)
         return numbers.to(self.dtype).view(self.block.shape_of(self.name)).expand(self.batch_shape)
-
-
-def _outer(shape: torch.Size, own: torch.Size) -> torch.Size:
-    return shape[: len(shape) - len(own)]
