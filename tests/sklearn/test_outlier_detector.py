@@ -18,7 +18,7 @@ def expected_to_fail(estimator):
 
 
 @parametrize_with_checks(
-    [OutlierDetector(), OutlierDetector(BayesianMixture(1, n_init=1), contamination=0.1)],
+    [OutlierDetector(BayesianMixture(1, n_init=1), contamination=share) for share in ("auto", 0.1)],
     expected_failed_checks=expected_to_fail,
 )
 def test_scikit_learns_checks(estimator, check):
@@ -40,7 +40,7 @@ def test_by_default_one_row_in_a_hundred_is_an_outlier():
     assert detector.predict(between) == [-1] and detector.decision_function(between) < 0
 
 
-@pytest.mark.parametrize(("columns", "number"), [(30, 100), (30, 300), (10, 100), (2, 100)])
+@pytest.mark.parametrize(("columns", "number"), [(30, 100), (2, 100)])
 def test_one_row_in_a_hundred_also_of_few_rows_in_many_columns(columns, number):
     """On average over data sets. The mixture's own draws alone would let 3.4 % of the first be outliers."""
     shares = []
