@@ -3,7 +3,16 @@
 from pyro_fmvae.sklearn.bayesian_mixture import BayesianMixture
 from pyro_fmvae.sklearn.factorial_clusterer import FactorialClusterer
 from pyro_fmvae.sklearn.hidden_markov_model import HiddenMarkovModel
+from pyro_fmvae.sklearn.linear_factors import PCA, FactorAnalysis
 from pyro_fmvae.sklearn.outlier_detector import OutlierDetector
 from pyro_fmvae.sklearn.topic_model import TopicModel
 
-__all__ = ["BayesianMixture", "FactorialClusterer", "HiddenMarkovModel", "OutlierDetector", "TopicModel"]
+__all__ = [
+    "PCA",
+    "BayesianMixture",
+    "FactorAnalysis",
+    "FactorialClusterer",
+    "HiddenMarkovModel",
+    "OutlierDetector",
+    "TopicModel",
+]

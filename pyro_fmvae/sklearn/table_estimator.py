@@ -25,10 +25,32 @@ LARGEST: Final = 1e100
 """Size of the largest number of a row: squares and their sums are far from the largest float64."""
 
 
-class TableEstimator(BaseEstimator):
-    """Columns, priors and parameters of components, which a subclass fits."""
+class RowEstimator(BaseEstimator):
+    """Rows of numbers that may be missing."""
 
     n_features_in_: int
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _checked(self, X: ArrayLike, reset: bool) -> np.ndarray:
+        rows: np.ndarray = validate_data(
+            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
+        )
+        sizes = np.fmax(np.fmax.reduce(rows), -np.fmin.reduce(rows))
+        for column in np.flatnonzero(sizes > LARGEST):
+            raise ValueError(
+                f"X: expected numbers of at most {LARGEST:g} in size, got one of {sizes[column]:g} in column "
+                f"{column}; change the column's units, or set the number to NaN"
+            )
+        return rows
+
+
+class TableEstimator(RowEstimator):
+    """Columns, priors and parameters of components, which a subclass fits."""
+
     covariance_type: str
     degrees_of_freedom_prior: float | None
     mean_precision_prior: float | None
@@ -42,11 +64,6 @@ class TableEstimator(BaseEstimator):
     _columns: Standardisation
     _prior: NormalWishart | ColumnNormalGamma | None
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
-
     def _indices(self, argument: str) -> list[int]:
         return self._places(argument, getattr(self, argument))
 
@@ -59,18 +76,6 @@ class TableEstimator(BaseEstimator):
         if not all(isinstance(c, int) and 0 <= c < self.n_features_in_ for c in found):
             raise ValueError(f"{argument}: expected names or indices of columns, got {given}")
         return found
-
-    def _checked(self, X: ArrayLike, reset: bool) -> np.ndarray:
-        rows: np.ndarray = validate_data(
-            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
-        )
-        sizes = np.fmax(np.fmax.reduce(rows), -np.fmin.reduce(rows))
-        for column in np.flatnonzero(sizes > LARGEST):
-            raise ValueError(
-                f"X: expected numbers of at most {LARGEST:g} in size, got one of {sizes[column]:g} in column "
-                f"{column}; change the column's units, or set the number to NaN"
-            )
-        return rows
 
     def _prior_given(self, x: Tensor, weights: np.ndarray) -> NormalWishart | ColumnNormalGamma | None:
         """The prior of a component's numbers, given standardised rows [n, D] and their weights [n]."""

@@ -1,0 +1,347 @@
+"""Variational Bayes for matrices of linear models: loadings, dynamics, weights of a regression."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import torch
+from scipy.special import digamma, gammaln  # type: ignore[import-untyped]
+from torch import Tensor
+
+from pyro_fmvae.distributions.gamma import GAMMA
+from pyro_fmvae.distributions.multivariate_normal import MULTIVARIATE_NORMAL
+from pyro_fmvae.distributions.multivariate_normal_gamma import MULTIVARIATE_NORMAL_GAMMA
+
+VAGUE: Final = 1e-6
+"""Shape and rate of the Gamma priors of precisions, and precision of an offset in units of its noise's."""
+LOG_2PI: Final = math.log(2 * math.pi)
+BLOCK: Final = 2**22
+"""Numbers of a block of covariances, at most."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums that a matrix is learnt from, over what each row w_d predicts, y ≈ w_d · z.
+
+    Attributes:
+        count: how many y, [D].
+        yy: Σ y², [D].
+        zy: Σ E[z] y, [D, M].
+        zz: Σ E[z zᵀ] of each group of rows that have the same, [C, M, M].
+        group: group of each row, int64 [D].
+    """
+
+    count: np.ndarray
+    yy: np.ndarray
+    zy: np.ndarray
+    zz: np.ndarray
+    group: np.ndarray
+
+
+@dataclass(frozen=True)
+class MatrixPosterior:
+    """Posterior of a matrix with w_d ~ N(0, (τ_d diag(α))⁻¹), and of precisions: τ of noises, α of columns.
+
+    q(w_d | τ_d) is normal and q(τ), q(α) are Gamma distributions. If rows share one τ, w_d is independent of
+    it under q.
+
+    Attributes:
+        noise: number of the noise of each row, int64 [D]; None: all τ are 1.
+        relevance: number of the α of each column, -1 for one that is fixed at 1e-6, int64 [M].
+        mean: E[w], [D, M].
+        spread: covariances of a group of rows, in units of 1 / ``at``, [C, M, M].
+        group: of each row, int64 [D].
+        at: precision of the noises, where covariances were found, [D].
+        tau: shapes and rates of q(τ), [2, noises].
+        alpha: shapes and rates of q(α), [2, relevances].
+        evidence: bound on the log-probability of y given z, less the divergence of q(τ, w, α).
+    """
+
+    noise: np.ndarray | None
+    relevance: np.ndarray
+    mean: np.ndarray
+    spread: np.ndarray
+    group: np.ndarray
+    at: np.ndarray
+    tau: np.ndarray
+    alpha: np.ndarray
+    evidence: float = -math.inf
+
+    @classmethod
+    def at_start(
+        cls, mean: np.ndarray, noise: np.ndarray | None, tau: np.ndarray, relevance: Any
+    ) -> "MatrixPosterior":
+        """Rows that are known to be ``mean`` [D, M], with noises of precisions ``tau``."""
+        dim, width = mean.shape
+        number = int(relevance.max()) + 1
+        rows = cls(
+            noise,
+            relevance,
+            mean,
+            np.zeros((1, width, width)),
+            np.zeros(dim, dtype=int),
+            np.ones(dim),
+            np.stack([tau, np.ones(len(tau))]),
+            np.ones((2, number)),
+        )
+        return replace(rows, at=rows.precision, alpha=rows._relevances())
+
+    @property
+    def precision(self) -> np.ndarray:
+        """E[τ] of each row, [D]."""
+        if self.noise is None:
+            return np.ones(len(self.mean))
+        found: np.ndarray = (self.tau[0] / self.tau[1])[self.noise]
+        return found
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Covariance of each row, [D, M, M]; given E[τ] if it depends on τ."""
+        found: np.ndarray = self.spread[self.group] / self.at[:, None, None]
+        return found
+
+    @property
+    def weighted(self) -> np.ndarray:
+        """E[τ_d w_d w_dᵀ], [D, M, M]."""
+        tau = self.precision[:, None, None]
+        found: np.ndarray = tau * (self.mean[:, :, None] * self.mean[:, None] + self.covariance)
+        return found
+
+    def _relevances(self) -> np.ndarray:
+        """Shapes and rates of q(α) given q(τ, w)."""
+        own = self.relevance >= 0
+        squares = np.einsum("d,dm->m", self.precision, self.mean**2)
+        squares += (self.precision / self.at) @ np.einsum("cmm->cm", self.spread)[self.group]
+        number = self.alpha.shape[1]
+        columns = np.bincount(self.relevance[own], minlength=number)
+        energy = np.bincount(self.relevance[own], squares[own], minlength=number)
+        return VAGUE + np.stack([len(self.mean) * columns, energy]) / 2
+
+    def learnt(self, sums: Sums) -> "MatrixPosterior":
+        """The optimal q(α), then q(w) and q(τ), given the sums."""
+        alpha, (dim, width) = self._relevances(), self.mean.shape
+        expected = np.append(alpha[0] / alpha[1], VAGUE)[self.relevance]
+        logs = np.append(digamma(alpha[0]) - np.log(alpha[1]), math.log(VAGUE))[self.relevance]
+        factor = np.linalg.cholesky(sums.zz + np.diag(expected))
+        half = np.linalg.solve(factor, np.eye(width))
+        spread = half.swapaxes(-1, -2) @ half
+        mean = np.einsum("dmk,dk->dm", spread[sums.group], sums.zy)
+        left = np.maximum(sums.yy - (mean * sums.zy).sum(1), 0.0)
+        volume = np.log(np.einsum("cmm->cm", factor)).sum(1)[sums.group].sum()
+        evidence = (dim * logs.sum() - sums.count.sum() * LOG_2PI) / 2 - volume - _divergence(alpha)
+        if self.noise is None:
+            at, tau = np.ones(dim), self.tau
+            evidence -= left.sum() / 2
+        else:
+            number = self.tau.shape[1]
+            counts = np.bincount(self.noise, sums.count, minlength=number)
+            tau = VAGUE + np.stack([counts, np.bincount(self.noise, left, minlength=number)]) / 2
+            if number < dim:
+                old, numbers = float(self.precision[0]), dim * width / 2
+                at = np.full(dim, old)
+                tau += numbers * np.array([[1.0], [1 / old]])
+                evidence += numbers * (1 - math.log(old))
+            else:
+                at = tau[0] / tau[1]
+            start = VAGUE * math.log(VAGUE) - gammaln(VAGUE)
+            evidence += (gammaln(tau[0]) - tau[0] * np.log(tau[1]) + start).sum()
+        return replace(
+            self,
+            mean=mean,
+            spread=spread,
+            group=sums.group,
+            at=at,
+            tau=tau,
+            alpha=alpha,
+            evidence=float(evidence),
+        )
+
+    def without(self, columns: np.ndarray) -> "MatrixPosterior":
+        """Without some of the first columns, each of which has its own α."""
+        kept = np.delete(np.arange(len(self.relevance)), columns)
+        return replace(
+            self,
+            relevance=np.append(np.arange(len(kept) - 1), -1),
+            mean=self.mean[:, kept],
+            spread=self.spread[:, kept][:, :, kept],
+            alpha=np.delete(self.alpha, columns, 1),
+        )
+
+
+def _divergence(gamma: np.ndarray) -> float:
+    """KL of Gamma distributions (shapes, rates) from their prior."""
+    shape, rate = gamma
+    found = (shape - VAGUE) * digamma(shape) - gammaln(shape) + gammaln(VAGUE)
+    found += VAGUE * np.log(rate / VAGUE) + shape * (VAGUE - rate) / rate
+    return float(found.sum())
+
+
+def climb(
+    updates: Iterator[tuple[Any, float]], iterations: int, tolerance: float
+) -> tuple[Any, list[float], bool]:
+    """Coordinate ascent, until an update gains less than the tolerance, in nats.
+
+    Args:
+        updates: give what was found, and its bound.
+        iterations: updates at most, at least 1.
+        tolerance: an update that gains less is the last.
+
+    Returns:
+        What was found last, the bounds, and whether the last update gained less.
+    """
+    bounds: list[float] = []
+    for found, bound in islice(updates, iterations):
+        bounds.append(bound)
+        if len(bounds) > 1 and bounds[-1] - bounds[-2] < tolerance:
+            return found, bounds, True
+    return found, bounds, False
+
+
+def state_of(rows: MatrixPosterior, relevance: str, precision: str, weights: str) -> dict[str, Tensor]:
+    """The posterior as a state of ``AutoConjugate(program, structured=True)``, for sites of these names."""
+    tau, alpha, mean = (torch.tensor(part) for part in (rows.tau, rows.alpha, rows.mean))
+    found = {relevance: GAMMA.natural(*alpha)}
+    if tau.shape[1] == len(mean):
+        tril = torch.linalg.cholesky(torch.tensor(rows.spread[rows.group]))
+        found[weights] = MULTIVARIATE_NORMAL_GAMMA.natural(mean, tril, *tau)
+    else:
+        tril = torch.linalg.cholesky(torch.tensor(rows.covariance))
+        found |= {precision: GAMMA.natural(*tau[:, 0]), weights: MULTIVARIATE_NORMAL.natural(mean, tril)}
+    return {f"posteriors.{name}.natural": natural for name, natural in found.items()}
+
+
+# Factor analysis.
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of numbers, in an order in which those with the same numbers missing are side by side.
+
+    Attributes:
+        x: numbers, 0 where missing, [N, D].
+        order: place of each row in the data, int64 [N].
+        patterns: which numbers there are, [U, D].
+        counts: rows of each pattern, int64 [U].
+        columns: the different columns of ``patterns``, [U, C].
+        group: number of that of each column, int64 [D].
+    """
+
+    x: np.ndarray
+    order: np.ndarray
+    patterns: np.ndarray
+    counts: np.ndarray
+    columns: np.ndarray
+    group: np.ndarray
+
+    @classmethod
+    def of(cls, x: np.ndarray) -> "Table":
+        """Numbers [N, D], NaN where missing."""
+        there = ~np.isnan(x)
+        patterns, pattern, counts = np.unique(there, axis=0, return_inverse=True, return_counts=True)
+        columns, group = np.unique(patterns, axis=1, return_inverse=True)
+        order = np.argsort(pattern.ravel(), kind="stable")
+        x = np.where(there, x, 0.0)[order]
+        return cls(x, order, patterns.astype(float), counts, columns.astype(float), group.ravel())
+
+
+def _factors(
+    table: Table, rows: MatrixPosterior
+) -> Iterator[tuple[slice, slice, np.ndarray, np.ndarray, np.ndarray]]:
+    """Optimal posteriors of factors, given loadings and, in the last column, the centre.
+
+    Yields:
+        Block by block: its patterns, its rows, means [N, K], and for each pattern the covariance [U, K, K]
+        and its log-determinant [U].
+    """
+    squares, width = rows.weighted, rows.mean.shape[1] - 1
+    loadings, eye = rows.precision[:, None] * rows.mean[:, :-1], np.eye(width)
+    ends = np.append(0, np.cumsum(table.counts))
+    for first in range(0, len(table.patterns), step := max(BLOCK // (width + 1) ** 2, 1)):
+        block = slice(first, min(first + step, len(table.patterns)))
+        own, patterns = slice(ends[block.start], ends[block.stop]), table.patterns[block]
+        precision = patterns @ squares[:, :-1, :-1].reshape(len(squares), -1)
+        factor = np.linalg.cholesky(eye + precision.reshape(-1, width, width))
+        half = np.linalg.solve(factor, eye)
+        covariance = half.swapaxes(-1, -2) @ half
+        parts = np.split(table.x[own] @ loadings, ends[first + 1 : block.stop] - own.start)
+        centre = patterns @ squares[:, :-1, -1]
+        mean = np.concatenate([(p - c) @ v for p, c, v in zip(parts, centre, covariance, strict=True)])
+        yield block, own, mean, covariance, -2 * np.log(np.einsum("ukk->uk", factor)).sum(1)
+
+
+def factors_of(table: Table, rows: MatrixPosterior) -> np.ndarray:
+    """Means of the factors of each row of the data, [N, K]."""
+    found = np.empty((len(table.x), rows.mean.shape[1] - 1))
+    for _, own, mean, _, _ in _factors(table, rows):
+        found[table.order[own]] = mean
+    return found
+
+
+def factor_sums(table: Table, rows: MatrixPosterior) -> tuple[Sums, float]:
+    """Sums that loadings are learnt from, and minus the divergence of all factors from their prior."""
+    width = rows.mean.shape[1]
+    zz, zy, evidence = np.zeros((table.columns.shape[1], width**2)), np.zeros_like(rows.mean), 0.0
+    for block, own, mean, covariance, log_scale in _factors(table, rows):
+        z, counts = np.column_stack([mean, np.ones(len(mean))]), table.counts[block]
+        squares = np.stack([part.T @ part for part in np.split(z, np.cumsum(counts)[:-1])])
+        squares[:, :-1, :-1] += counts[:, None, None] * covariance
+        zz += table.columns[block].T @ squares.reshape(len(counts), -1)
+        zy += table.x[own].T @ z
+        traces = np.einsum("ukk->u", covariance)
+        evidence += float(counts @ (log_scale + width - 1 - traces) - (mean**2).sum()) / 2
+    zz = zz.reshape(-1, width, width)
+    return Sums(table.counts @ table.patterns, (table.x**2).sum(0), zy, zz, table.group), evidence
+
+
+def factor_ascent(table: Table, rows: MatrixPosterior) -> Iterator[tuple[MatrixPosterior, float]]:
+    """Updates of the factors of all rows, then of the loadings."""
+    while True:
+        sums, evidence = factor_sums(table, rows)
+        rows = rows.learnt(sums)
+        yield rows, rows.evidence + evidence
+
+
+def principal_start(table: Table, width: int, shared: bool, own: bool) -> MatrixPosterior:
+    """Loadings along the principal axes of numbers around 0, with what is missing at 0.
+
+    Args:
+        table: numbers.
+        width: K, how many factors.
+        shared: all columns have noise of one precision.
+        own: each factor has a relevance of its own.
+    """
+    count, dim = table.x.shape
+    covariance = table.x.T @ table.x / count
+    values, axes = np.linalg.eigh(covariance)
+    values, axes = np.maximum(values[::-1], 0), axes[:, ::-1]
+    rest = values[width:].mean() if width < dim else values[-1] / 2
+    loadings = np.zeros((dim, width + 1))
+    loadings[:, :width] = axes[:, :width] * np.sqrt(
+        np.maximum(values[:width] - rest, VAGUE * values[0] + VAGUE)
+    )
+    noise = np.full(dim, rest) if shared else np.diag(covariance) - (loadings**2).sum(1)
+    noise = np.maximum(noise, VAGUE + 1e-3 * np.diag(covariance).mean())
+    tau = 1 / (noise[:1] if shared else noise)
+    relevance = np.append(np.arange(width) if own else np.zeros(width, dtype=int), -1)
+    number = np.zeros(dim, dtype=int) if shared else np.arange(dim)
+    return MatrixPosterior.at_start(loadings, number, tau, relevance)
+
+
+def fewest_factors(
+    table: Table, rows: MatrixPosterior, iterations: int, tolerance: float
+) -> tuple[MatrixPosterior, list[float], bool]:
+    """As many factors as have the greatest bound: those of least relevance are left out while it rises."""
+    best = climb(factor_ascent(table, rows), iterations, tolerance)
+    number = best[0].mean.shape[1] // 4
+    while number := min(number, best[0].mean.shape[1] - 2):
+        alpha = best[0].alpha
+        fewer = best[0].without(np.argsort(alpha[1] / alpha[0])[:number])
+        found = climb(factor_ascent(table, fewer), iterations, tolerance)
+        if found[1][-1] > best[1][-1]:
+            best = found
+        else:
+            number //= 2
+    return best

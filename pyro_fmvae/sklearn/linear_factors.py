@@ -1,0 +1,346 @@
+"""Factor analysis and principal components of incomplete rows, as scikit-learn estimators."""
+
+import warnings
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+from torch.nn.functional import pad
+
+from pyro_fmvae.infer import AutoConjugate
+from pyro_fmvae.learn.linear_ascent import (
+    LOG_2PI,
+    VAGUE,
+    MatrixPosterior,
+    Table,
+    climb,
+    factor_ascent,
+    factors_of,
+    fewest_factors,
+    principal_start,
+    state_of,
+)
+from pyro_fmvae.sklearn.table_estimator import RowEstimator
+
+
+class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstimator):
+    """Rows of numbers that are a linear function of a few factors, and noise."""
+
+    _shared: ClassVar[bool]
+    """Whether all columns have noise of one variance, and so one unit."""
+    n_components_: int
+    mean_: np.ndarray
+    components_: np.ndarray
+    _rows: MatrixPosterior
+    _centre: np.ndarray
+    _scale: np.ndarray
+    _loadings: np.ndarray
+    """In the data's units, orthogonal in those of the noise, [D, K]."""
+
+    def __init__(
+        self,
+        n_components: int | str = "auto",
+        *,
+        tol: float = 1e-4,
+        max_iter: int = 1000,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: Any = None) -> Any:
+        """Fit the model.
+
+        Args:
+            X: rows [n, D], NaN where missing.
+            y: ignored.
+
+        Raises:
+            ValueError: an argument out of range, or more components than columns.
+        """
+        check_scalar(self.tol, "tol", Real, min_val=0)
+        check_scalar(self.max_iter, "max_iter", Integral, min_val=1)
+        x = self._checked(X, reset=True)
+        count, dim = x.shape
+        if self.n_components != "auto":
+            check_scalar(self.n_components, "n_components", Integral, min_val=1, max_val=dim)
+        there = np.maximum((~np.isnan(x)).sum(0), 1)
+        self._centre = np.nansum(x, 0) / there
+        variances = np.nansum((x - self._centre) ** 2, 0) / there
+        if self._shared:
+            variances = np.full(dim, variances.mean())
+        self._scale = np.where(variances > 0, np.sqrt(variances), 1.0)
+        table = Table.of((x - self._centre) / self._scale)
+        limits = self.max_iter, self.tol * count
+        if self.n_components == "auto":
+            start = principal_start(table, max(min(dim, count) - 1, 1), self._shared, True)
+            found = fewest_factors(table, start, *limits)
+        else:
+            start = principal_start(table, int(self.n_components), self._shared, False)
+            found = climb(factor_ascent(table, start), *limits)
+        self._rows, bounds, self.converged_ = found
+        self.lower_bounds_ = np.array(bounds) - np.where(np.isnan(x), 0.0, np.log(self._scale)).sum()
+        self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
+        if not self.converged_:
+            warnings.warn(
+                f"max_iter: no convergence within {len(bounds)} updates; increase it, or tol",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        self._publish()
+        return self
+
+    def _publish(self) -> None:
+        mean, noise = self._rows.mean, np.sqrt(1 / self._rows.precision)
+        left, sizes, self._turn = np.linalg.svd(mean[:, :-1] / noise[:, None], full_matrices=False)
+        signs = np.sign(left[np.abs(left).argmax(0), np.arange(len(sizes))])
+        self._turn = (self._turn * signs[:, None]).T
+        self._axes = left * signs
+        self._loadings = self._axes * sizes * (noise * self._scale)[:, None]
+        self.n_components_ = len(sizes)
+        self.mean_ = self._centre + mean[:, -1] * self._scale
+        self._variances = (noise * self._scale) ** 2
+
+    def _table(self, X: ArrayLike) -> tuple[np.ndarray, Table]:
+        check_is_fitted(self)
+        x = self._checked(X, reset=False)
+        return x, Table.of((x - self._centre) / self._scale)
+
+    def _factors(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Rows [n, D], and the expectations of their factors [n, K], given loadings at their means."""
+        x, table = self._table(X)
+        return x, factors_of(table, self._certain()) @ self._turn
+
+    def _certain(self) -> MatrixPosterior:
+        """The posterior means as if they were known."""
+        rows = self._rows
+        noise = np.arange(len(rows.mean))
+        return MatrixPosterior.at_start(rows.mean, noise, rows.precision, rows.relevance)
+
+    # ------------------------------------------------------------------ rows
+
+    def impute(self, X: ArrayLike) -> np.ndarray:
+        """Rows [n, D] with the expectation of each missing number, given the others of its row."""
+        x, z = self._factors(X)
+        return np.where(np.isnan(x), self.mean_ + z @ self._loadings.T, x)
+
+    def inverse_transform(self, X: ArrayLike) -> np.ndarray:
+        """Rows [n, D] without noise, of what :meth:`transform` gives, [n, K]."""
+        check_is_fitted(self)
+        found: np.ndarray = self.mean_ + np.asarray(X) @ self.components_
+        return found
+
+    def get_covariance(self) -> np.ndarray:
+        """Covariance of a row, [D, D]."""
+        check_is_fitted(self)
+        found: np.ndarray = self._loadings @ self._loadings.T + np.diag(self._variances)
+        return found
+
+    def get_precision(self) -> np.ndarray:
+        """Inverse of :meth:`get_covariance`, [D, D]."""
+        scaled = self._loadings_by_noise()
+        inner = np.eye(self.n_components_) + self._loadings.T @ scaled
+        found: np.ndarray = np.diag(1 / self._variances) - scaled @ np.linalg.solve(inner, scaled.T)
+        return found
+
+    def _loadings_by_noise(self) -> np.ndarray:
+        check_is_fitted(self)
+        found: np.ndarray = self._loadings / self._variances[:, None]
+        return found
+
+    def score_samples(self, X: ArrayLike) -> np.ndarray:
+        """Log-density of the numbers that each row has, in nats, parameters at their posterior means, [n]."""
+        x, z = self._factors(X)
+        there, scaled = ~np.isnan(x), self._loadings_by_noise()
+        off = np.where(there, x - self.mean_, 0.0)
+        patterns, pattern = np.unique(there, axis=0, return_inverse=True)
+        volume = [
+            np.linalg.slogdet(np.eye(self.n_components_) + (self._loadings * own[:, None]).T @ scaled)[1]
+            for own in patterns
+        ]
+        squares = (off**2 / self._variances).sum(1) - ((off @ scaled) * z).sum(1)
+        constants = there @ (LOG_2PI + np.log(self._variances))
+        found: np.ndarray = -(squares + constants + np.array(volume)[pattern.ravel()]) / 2
+        return found
+
+    def score(self, X: ArrayLike, y: Any = None) -> float:
+        """Mean of :meth:`score_samples`."""
+        return float(self.score_samples(X).mean())
+
+    def sample(self, n_samples: int = 1) -> np.ndarray:
+        """Draw rows [n_samples, D], parameters at their posterior means."""
+        check_is_fitted(self)
+        check_scalar(n_samples, "n_samples", Integral, min_val=1)
+        rng = check_random_state(self.random_state)
+        z = rng.standard_normal((n_samples, self.n_components_))
+        noise = rng.standard_normal((n_samples, len(self.mean_))) * np.sqrt(self._variances)
+        found: np.ndarray = self.mean_ + z @ self._loadings.T + noise
+        return found
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_
+
+    # ------------------------------------------------------------------ the program
+
+    @property
+    def model_(self) -> Callable[..., None]:
+        """The model as a plain Pyro program of :meth:`model_arguments`; the last loading is the centre."""
+        check_is_fitted(self)
+        (dim, width), shared = self._rows.mean.shape, self._shared
+        relevance = torch.tensor(self._rows.relevance)
+        zero, vague = torch.zeros((), dtype=torch.float64), torch.tensor(VAGUE, dtype=torch.float64)
+
+        def model(x: Tensor, present: Tensor) -> None:  # [n, D] each
+            with pyro.plate("relevances", int(relevance.max()) + 1):
+                own = pyro.sample("relevance", dist.Gamma(vague, vague))
+            relevances = pad(own, (0, 1), value=VAGUE)[relevance]
+            if shared:
+                precision = pyro.sample("precision", dist.Gamma(vague, vague))
+                scale = (precision * relevances).rsqrt()
+                loadings = pyro.sample("loadings", dist.Normal(zero.expand(dim, width), scale).to_event(2))
+            else:
+                with pyro.plate("columns", dim):
+                    precision = pyro.sample("precision", dist.Gamma(vague, vague))
+                    scale = (precision.unsqueeze(-1) * relevances).rsqrt()
+                    loadings = pyro.sample("loadings", dist.Normal(zero, scale).to_event(1))
+            with pyro.plate("rows", len(x), subsample=x):
+                standard = dist.MultivariateNormal(zero.expand(width - 1), torch.eye(width - 1).double())
+                z = pad(pyro.sample("z", standard), (0, 1), value=1.0)
+                numbers = dist.Normal(z @ loadings.mT, precision.rsqrt())
+                pyro.sample("x", numbers.mask(present).to_event(1), obs=x)
+
+        return model
+
+    @property
+    def guide_(self) -> AutoConjugate:
+        """A new autoguide of :attr:`model_` with the posterior that was found; factors are found anew."""
+        guide = AutoConjugate(self.model_, local=["rows"], local_steps=1, structured=True)
+        guide.setup(torch.zeros(2, self.n_features_in_).double(), torch.ones(2, self.n_features_in_) > 0)
+        names = "relevance", "precision", "loadings"
+        guide.load_state_dict(state_of(self._rows, *names), strict=False)
+        return guide
+
+    def model_arguments(self, X: ArrayLike) -> tuple[Tensor, Tensor]:
+        """Arguments of :attr:`model_`: rows in the fit's units, 0 where missing, and which are there."""
+        check_is_fitted(self)
+        x = (self._checked(X, reset=False) - self._centre) / self._scale
+        return torch.tensor(np.nan_to_num(x)), torch.tensor(~np.isnan(x))
+
+
+class FactorAnalysis(LinearFactors):
+    """Bayesian factor analysis of rows that may have missing numbers.
+
+    A row is a linear function of K standard normal factors, and noise with a variance of its own for each
+    column, so that units do not matter. Loadings and variances have posteriors, by variational Bayes; missing
+    numbers are integrated out.
+
+    Args:
+        n_components: K, or "auto": each factor has a relevance of its own, and those of least relevance are
+            left out while the bound rises. With K given, all have one relevance.
+        tol: an update that gains less, in nats per row, is the last.
+        max_iter: updates at most.
+        random_state: seed of :meth:`sample`.
+
+    Attributes:
+        components_: loadings at their posterior means, [K, D], orthogonal in units of the noise, the greatest
+            first.
+        noise_variance_: variances of the noise, inverse expected precisions, [D].
+        mean_: posterior means of the columns, [D].
+        n_components_: K.
+        lower_bound_: bound on the log-probability of all rows, in nats and in the data's units.
+        lower_bounds_: the same after each update.
+        n_iter_: updates.
+        converged_: whether the last update gained less than ``tol``.
+        n_features_in_: columns.
+        feature_names_in_: their names, where ``X`` had any.
+
+    References:
+        Ghahramani and Beal (2000), Variational inference for Bayesian mixtures of factor analysers. Of
+        relevances: Bishop (1999), Bayesian PCA.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pyro_fmvae.sklearn import FactorAnalysis
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(200, 2)) @ rng.normal(size=(2, 6)) + rng.normal(0, 0.3, (200, 6))
+        >>> X[rng.random(X.shape) < 0.2] = np.nan
+        >>> analysis = FactorAnalysis().fit(X)
+        >>> analysis.n_components_, analysis.transform(X).shape
+        (2, (200, 2))
+        >>> bool(np.isnan(analysis.impute(X)).any())
+        False
+    """
+
+    _shared = False
+
+    def _publish(self) -> None:
+        super()._publish()
+        self.components_, self.noise_variance_ = self._loadings.T, self._variances
+
+    def transform(self, X: ArrayLike) -> np.ndarray:
+        """Expected factors of rows, [n, K], given what is there and loadings at their posterior means."""
+        return self._factors(X)[1]
+
+
+class PCA(LinearFactors):
+    """Bayesian principal components of rows that may have missing numbers.
+
+    Probabilistic PCA: :class:`FactorAnalysis` with one variance of the noise for all columns. Without missing
+    numbers, :meth:`transform` is a projection, as in scikit-learn; with them, it is the expected projection
+    given the numbers that are there.
+
+    Args:
+        n_components, tol, max_iter, random_state: see :class:`FactorAnalysis`.
+
+    Attributes:
+        components_: orthogonal directions of length 1, the one of most variance first, [K, D].
+        explained_variance_: variances along them, noise included, [K].
+        explained_variance_ratio_: shares of the variance of all columns, [K].
+        noise_variance_: variance of the noise of each column, a number.
+        mean_, n_components_, lower_bound_, lower_bounds_, n_iter_, converged_: see :class:`FactorAnalysis`.
+        n_features_in_: columns.
+        feature_names_in_: their names, where ``X`` had any.
+
+    References:
+        Bishop (1999), Variational principal components. Tipping and Bishop (1999), Probabilistic principal
+        component analysis.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pyro_fmvae.sklearn import PCA
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(200, 2)) @ rng.normal(size=(2, 6)) + rng.normal(0, 0.3, (200, 6))
+        >>> X[rng.random(X.shape) < 0.2] = np.nan
+        >>> pca = PCA().fit(X)
+        >>> pca.components_.shape, pca.inverse_transform(pca.transform(X)).shape
+        ((2, 6), (200, 6))
+    """
+
+    _shared = True
+
+    def _publish(self) -> None:
+        super()._publish()
+        sizes = np.linalg.norm(self._loadings, axis=0)
+        self.components_ = self._axes.T
+        self.noise_variance_ = float(self._variances[0])
+        self.explained_variance_ = sizes**2 + self.noise_variance_
+        total = (sizes**2).sum() + len(self.mean_) * self.noise_variance_
+        self.explained_variance_ratio_ = self.explained_variance_ / total
+
+    def transform(self, X: ArrayLike) -> np.ndarray:
+        """Expected projections of rows, [n, K], given what is there, with parameters at their means."""
+        found: np.ndarray = (self.impute(X) - self.mean_) @ self.components_.T
+        return found
