@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from pyro_fmvae.app.recipes.registry import DEFAULT, options_of
 from pyro_fmvae.app.runs import report
 from pyro_fmvae.app.runs import training as loop
 from pyro_fmvae.app.runs.trainer import Trainer
+from pyro_fmvae.models.free_encoder import FreeEncoder
 
 TINY = {
     "--pretrain-iterations": "3",
@@ -29,6 +31,7 @@ SMALLER = {  # what would take longer than all else in a tiny run
     "pyro_fmvae.learn.stacking.STARTS": 1,
     "pyro_fmvae.learn.stacking.TREES": 10,
     "pyro_fmvae.app.recipes.table_mixture.STARTS": 1,
+    "pyro_fmvae.app.recipes.vae.FreeEncoder": partial(FreeEncoder, steps=30),
 }
 
 

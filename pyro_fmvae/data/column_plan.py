@@ -144,6 +144,8 @@ class PlannedColumn:
             found = entries.values if entries.numeric else entries.by(_number)
         else:
             codes: dict[str, float] = {word: code for code, word in enumerate(self.words)}
+            if entries.numeric and self.kind == "boolean":  # truth values beside gaps, in an array of objects
+                codes |= {"0": 0.0, "1": 1.0}
             rest = float(len(self.words) - 1) if self.other else math.nan
             found = entries.by(lambda text: codes.get(text, rest))
         lost = Counter[str]()
