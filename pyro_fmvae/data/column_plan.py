@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, get_type_hints
 
 import numpy as np
+import scipy  # type: ignore[import-untyped]
 
-from pyro_fmvae.data.column_transform import ColumnTransform, has_few_integers
+from pyro_fmvae.data.column_transform import MOST_VALUES, REPEATED, ColumnTransform, has_few_integers
 from pyro_fmvae.files.untrusted import check_type
 
 MOST_WORDS: Final = 50
@@ -33,6 +34,11 @@ _MONEY = re.compile(
 _DAY = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%m-%d-%Y", "%d-%m-%Y", "%m/%d/%y")
 _MORE = ("%d/%m/%y", "%d.%m.%y", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y")
 _FORMATS = ("ISO8601", *_DAY, *_MORE, *(f"{day} {time}" for day in _DAY for time in ("%H:%M", "%H:%M:%S")))
+_COMPARED = 5000  # rows that show whether whole numbers are codes
+_BALANCED = 8.0  # groups of one size that are as even as those of codes
+_CLEAR = 8.0  # standard deviations by which a column differs between them
+_MEASURES = ("number", "count", "integer", "date")
+_NINES = re.compile(r"-99+")
 _DATE = re.compile(r"\d.*[-/.: ].*\d|[A-Za-z]{3,9} \d{1,2}, \d{4}")  # what may be one
 _DAYS = 86_400  # seconds of one
 PARTS: Final[dict[str, tuple[str, ...]]] = {
@@ -48,6 +54,11 @@ def is_missing(field: str) -> bool:
     return field.strip().lower() in MARKS
 
 
+def is_code(field: str) -> bool:
+    """True for digits that begin with a 0, as those of a postal code may."""
+    return field[:1] == "0" and len(field) > 1 and field.isdigit()
+
+
 class Entries:
     """The entries of a column of a table.
 
@@ -55,10 +66,22 @@ class Entries:
         name: of the column; empty if it has none.
         values: float64 [n], or texts as they are written, object [n]; NaN is missing.
         kind: that is asked for; empty: to be found out.
+        comma: numbers are written with a decimal comma, though not in ``values``.
     """
 
-    def __init__(self, name: str, values: np.ndarray, kind: str = "") -> None:
-        self.name, self.values, self.kind = name, values, kind
+    def __init__(self, name: str, values: np.ndarray, kind: str = "", comma: bool = False) -> None:
+        self.name, self.values, self.kind, self.comma = name, values, kind, comma
+
+    def without(self, gaps: Collection[str]) -> Entries:
+        """The same, where these texts, or their numbers, are missing, too."""
+        if not gaps:
+            return self
+        if self.numeric:
+            numbers = [_number(text) for text in gaps]
+            values = np.where(np.isin(self.values, numbers), math.nan, self.values)
+        else:
+            values = np.array(["" if text in gaps else text for text in self.texts], dtype=object)
+        return Entries(self.name, values, self.kind, self.comma)
 
     @property
     def numeric(self) -> bool:
@@ -118,6 +141,10 @@ class PlannedColumn:
     """How a number is written: ``money``, or the format of a date; empty: as usual."""
     parts: tuple[str, ...] = ()
     """Parts of a date, out of `PARTS`, that are columns of categories beside it."""
+    gaps: tuple[str, ...] = ()
+    """Texts that stand for a missing value in this column, beside `MARKS`."""
+    comma: bool = False
+    """Numbers are written with a decimal comma."""
 
     @property
     def ignored(self) -> bool:
@@ -136,6 +163,7 @@ class PlannedColumn:
 
     def read(self, entries: Entries) -> tuple[np.ndarray, Counter[str]]:
         """The numbers or codes of entries, [n, features], and the texts that count as missing."""
+        entries = entries.without(self.gaps)
         if self.kind == "date":
             found = _dates(entries, self.form)
         elif self.form:
@@ -147,7 +175,7 @@ class PlannedColumn:
             if entries.numeric and self.kind == "boolean":  # truth values beside gaps, in an array of objects
                 codes |= {"0": 0.0, "1": 1.0}
             rest = float(len(self.words) - 1) if self.other else math.nan
-            found = entries.by(lambda text: codes.get(text, rest))
+            found = entries.by(lambda text: codes.get(text, codes.get(f"{_number(text):.15g}", rest)))
         lost = Counter[str]()
         if not self.ignored and found is not entries.values and (gone := np.isnan(found)).any():
             lost.update(
@@ -155,10 +183,107 @@ class PlannedColumn:
             )
         return np.stack([found, *(_part(found, part) for part in self.parts)], 1), lost
 
+    def write(self, values: np.ndarray) -> np.ndarray:
+        """Numbers or codes [n] as texts of the column, object [n]; '' where one is missing."""
+        if self.kind == "date":
+            return date_texts(values, self.form)
+        if self.words:
+            place = np.nan_to_num(values, nan=len(self.words)).astype(int)
+            return np.array([*self.words, ""], dtype=object)[place]
+        texts = ["" if math.isnan(value) else f"{value:.15g}" for value in values.tolist()]
+        return np.array([text.replace(".", ",") if self.comma else text for text in texts], dtype=object)
+
+    def fill(self, written: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Entries [n] as they are in a file, of which only the missing ones are computed.
+
+        Args:
+            written: texts, or numbers, NaN where one is missing.
+            values: numbers or codes [n].
+        """
+        return np.where(
+            self.is_gap(written), self.write(values) if written.dtype == object else values, written
+        )
+
+    def is_gap(self, written: np.ndarray) -> np.ndarray:
+        """Tell which entries [n] of a file, texts or numbers, are missing."""
+        if written.dtype != object:
+            return np.isnan(written)
+        numbers = set() if self.as_texts else {_number(text) for text in self.gaps}
+        empty = {
+            text
+            for text in {*written}
+            if is_missing(text) or text.strip() in self.gaps or _number(text) in numbers
+        }
+        return np.array([text in empty for text in written.tolist()], dtype=bool)
+
 
 def plan_of(columns: Sequence[Entries]) -> tuple[PlannedColumn, ...]:
     """Find out what columns hold, unless their kinds are asked for."""
-    return tuple(_planned(column) for column in columns)
+    plan = [_planned(column) for column in columns]
+    maybe = [place for place, column in enumerate(columns) if _may_be_codes(column, plan[place])]
+    if not maybe:
+        return tuple(plan)
+    number = min(len(columns[0].values), _COMPARED)
+    rows = np.random.default_rng(0).permutation(len(columns[0].values))[:number]
+    some = [Entries(column.name, column.values[rows]) for column in columns]
+    for place in maybe:
+        column, code = plan[place], columns[place].without(plan[place].gaps)
+        others = [
+            (p, e) for i, (p, e) in enumerate(zip(plan, some, strict=True)) if i != place and not p.ignored
+        ]
+        if _is_without_order(plan[place].read(some[place])[0][:, 0], others):
+            row = partial(PlannedColumn, column.name, gaps=column.gaps)
+            why = "whole numbers whose order says nothing about other columns; "
+            plan[place] = _category(
+                code, row, why + f"--kind {column.name or place + 1}=number takes them as such"
+            )
+        else:
+            why = f"{column.why}; --kind {column.name or place + 1}=category if they are codes"
+            plan[place] = replace(column, why=why)
+    return tuple(plan)
+
+
+def _may_be_codes(column: Entries, plan: PlannedColumn) -> bool:
+    """Tell whether there are as few whole numbers as there may be categories, each repeatedly."""
+    few = MOST_VALUES < column.different <= MOST_WORDS and column.different * REPEATED <= column.known
+    return not column.kind and plan.kind == "count" and few
+
+
+def _is_without_order(codes: np.ndarray, others: Sequence[tuple[PlannedColumn, Entries]]) -> bool:
+    """Tell whether other columns differ between whole numbers, but between neighbours as between any two.
+
+    The columns' ranks are compared, of those columns that differ clearly. The squared difference of two means
+    is measured in units of the variance within, and what chance adds to it is taken off.
+
+    Args:
+        codes: whole numbers [n], NaN where one is missing.
+        others: the other columns of the same rows.
+    """
+    values, sizes = np.unique(codes[~np.isnan(codes)], return_counts=True)
+    often = values[sizes >= REPEATED]
+    if len(often) <= MOST_VALUES or np.square(sizes.sum()) < _BALANCED * np.square(sizes).sum():
+        return False
+    near = far = 0.0
+    for plan, entries in others:
+        for y in plan.read(entries)[0].T if not plan.words else _indicators(plan, entries):
+            known = np.isin(codes, often) & ~np.isnan(y)
+            _, group, sizes = np.unique(codes[known], return_inverse=True, return_counts=True)
+            ranks = scipy.stats.rankdata(y[known])
+            means = np.bincount(group, ranks) / sizes
+            within = np.square(ranks - means[group]).sum() / max(len(ranks) - len(sizes), 1)
+            between = (sizes * np.square(means - ranks.mean())).sum()
+            if not 0 < within * (len(sizes) + _CLEAR * math.sqrt(2 * len(sizes))) < between:
+                continue
+            apart = np.square(means[:, None] - means) / within - 1 / sizes[:, None] - 1 / sizes
+            near += np.diagonal(apart, 1).mean()
+            far += apart[np.triu_indices(len(sizes), 1)].mean()
+    return near > far / 2 > 0
+
+
+def _indicators(plan: PlannedColumn, entries: Entries) -> np.ndarray:
+    """For each of the first words of a column, whether it is an entry's, [words, n]."""
+    codes = plan.read(entries)[0][:, 0]
+    return np.array([np.where(np.isnan(codes), codes, codes == code) for code in range(len(plan.words))][:10])
 
 
 def features_of(plan: Sequence[PlannedColumn]) -> dict[str, Any]:
@@ -181,22 +306,6 @@ def continuous_columns(plan: Sequence[PlannedColumn]) -> list[int]:
     return [place for place, kind in enumerate(kinds) if kind not in ("integer", "boolean")]
 
 
-def words_beside(plan: Sequence[PlannedColumn], columns: Sequence[Entries]) -> dict[int, np.ndarray]:
-    """Words of a table that their codes do not tell: those among the others, and those that count as missing.
-
-    Returns:
-        Texts [n] by column of what :func:`read_columns` returns, '' where the code says it all; without the
-        columns in which it always does.
-    """
-    found, place = dict[int, np.ndarray](), 0
-    for column, entries in zip(plan, columns, strict=True):
-        named = {*column.words[: -1 if column.other else None], ""}
-        if column.words and not named.issuperset(entries.counts):
-            found[place] = np.array(["" if text in named else text for text in entries.texts])
-        place += len(column.features)
-    return found
-
-
 def read_columns(
     plan: Sequence[PlannedColumn], columns: Sequence[Entries], unseen: dict[str, Counter[str]] | None = None
 ) -> np.ndarray:
@@ -217,6 +326,17 @@ def read_columns(
         if lost and unseen is not None:
             unseen[f"column '{column.name}'" if column.name else f"column {number}"] = lost
     return np.concatenate(found, axis=1)
+
+
+def unseen_words(plan: Sequence[PlannedColumn], columns: Sequence[Entries], x: np.ndarray) -> np.ndarray:
+    """Tell where :func:`read_columns` found a word that its column does not have, bool [n, D]."""
+    found, place = np.zeros(x.shape, dtype=bool), 0
+    for column, entries in zip(plan, columns, strict=True):
+        if column.words and not column.ignored:
+            there = np.array([bool(text) for text in entries.without(column.gaps).texts])
+            found[:, place] = np.isnan(x[:, place]) & there
+        place += len(column.features)
+    return found
 
 
 def plan_lines(plan: Sequence[Mapping[str, str]]) -> list[str]:
@@ -267,7 +387,7 @@ def plan_from_json(state: Sequence[Mapping[str, Any]]) -> tuple[PlannedColumn, .
     Raises:
         KeyError, TypeError, ValueError: it is not what that writes.
     """
-    lists = ("words", "parts")
+    lists = ("words", "parts", "gaps")
     plan = tuple(PlannedColumn(**{**one, **{name: tuple(one[name]) for name in lists}}) for one in state)
     for column in plan:
         for name, hint in get_type_hints(PlannedColumn).items():
@@ -281,6 +401,42 @@ def plan_from_json(state: Sequence[Mapping[str, Any]]) -> tuple[PlannedColumn, .
 
 
 def _planned(column: Entries) -> PlannedColumn:
+    """The plan of a column, of which texts that stand for missing values are left out."""
+    gaps = _gaps(column)
+    plan = _of_known(column.without(gaps))
+    listed = " and ".join(repr(text) for text in gaps)
+    why = f"{plan.why}; {listed} {'counts' if len(gaps) == 1 else 'count'} as missing" if gaps else plan.why
+    return replace(plan, why=why, gaps=gaps, comma=column.comma)
+
+
+def _gaps(column: Entries) -> tuple[str, ...]:
+    """What stands for a missing value, beside `MARKS`.
+
+    Texts without a letter or digit do among numbers, dates and amounts, and so does the only such text among
+    several words. A number of nines below 0, such as -999, does if it is there repeatedly, and the other
+    numbers are further from it than from 0.
+    """
+    if column.kind in ("category", "text", "id", "ignored"):
+        return ()
+    if not column.numeric:
+        signs = {text for text in column.counts if not any(map(str.isalnum, text))}
+        others = column.without(signs)
+        several = len(others.counts) > 1 and (len(signs) == 1 or _of_known(others).kind in _MEASURES)
+        if signs and several:
+            return tuple(sorted(signs))
+        if not column.numbers or column.numbers.total() < _PURE * column.known:
+            return ()
+    if column.kind:
+        return ()
+    values = column.values if column.numeric else column.by(_number)
+    known = np.sort(values[~np.isnan(values)])
+    least = known[0] if len(known) else 0.0
+    if not _NINES.fullmatch(f"{least:g}") or (times := np.count_nonzero(known == least)) in (1, len(known)):
+        return ()
+    return (f"{least:g}",) if known[times] > least / 2 else ()
+
+
+def _of_known(column: Entries) -> PlannedColumn:
     name, kind, known, different = column.name, column.kind, column.known, column.different
     missing = len(column.values) - known
     gaps = f", {missing:,} missing" if missing else ""
@@ -290,7 +446,7 @@ def _planned(column: Entries) -> PlannedColumn:
         return PlannedColumn(name, kind, values + gaps, treatment, why, **more)
 
     if kind == "ignored":
-        plain = _planned(Entries(name, column.values))
+        plain = _of_known(Entries(name, column.values))
         return replace(plain, kind=kind, treatment="set aside", why="asked for", parts=())
     if kind == "plain" and any(math.isnan(_number(text)) for text in column.counts):
         return _category(column, row, "")
@@ -314,6 +470,9 @@ def _planned(column: Entries) -> PlannedColumn:
         )
         if share >= _PURE * known or kind == "date":
             return _date(column, row, form)
+    digits = not kind and not column.numeric and all(map(str.isdigit, column.counts))
+    if digits and any(map(is_code, column.counts)):
+        return _words(column, row)
     if column.numbers.total() >= _PURE * known:
         return _numbers(column, row)
     money = sum(count for text, count in column.counts.items() if not math.isnan(_money(text)))
@@ -456,9 +615,17 @@ def _part(days: np.ndarray, part: str) -> np.ndarray:
     return found.to_numpy(dtype=np.float64, na_value=math.nan)
 
 
-def date_texts(days: np.ndarray) -> np.ndarray:
-    """Days since 1970 as ISO dates, with the time of day if one has any; '' where one is missing."""
+def date_texts(days: np.ndarray, form: str = "ISO8601") -> np.ndarray:
+    """Days since 1970 as dates of a format; '' where one is missing.
+
+    ISO dates have the time of day if one of them has any.
+    """
     known = ~np.isnan(days)
+    if form != "ISO8601":
+        import pandas as pd
+
+        dates = pd.Series(pd.to_datetime(days * _DAYS, unit="s"))
+        return dates.dt.round("s").dt.strftime(form).fillna("").to_numpy(dtype=object)
     unit = "s" if (days[known] % 1).any() else "D"
     seconds = np.round(np.where(known, days, 0) * _DAYS).astype("datetime64[s]")
     return np.where(known, np.datetime_as_string(seconds.astype(f"datetime64[{unit}]")), "")
@@ -482,7 +649,10 @@ def entries_of(name: str, values: Any) -> Entries:
 
 def dated(values: np.ndarray) -> np.ndarray:
     """An array, with dates and times as Python's objects, of which NaT is none."""
-    return values.astype(f"{values.dtype.kind}8[us]").astype(object) if values.dtype.kind in "mM" else values
+    if values.dtype.kind not in "mM":
+        return values
+    days = values.dtype.kind == "M" and ((values == values.astype("M8[D]")) | np.isnat(values)).all()
+    return values.astype(f"{values.dtype.kind}8[{'D' if days else 'us'}]").astype(object)
 
 
 def _as_numbers(values: np.ndarray) -> np.ndarray | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,8 +42,10 @@ class Split:
     raw: np.ndarray | RowArray | None = None
     """Numbers of the whole file in their own units, [N, D], NaN where one is missing. `places` are the rows
     of this split. None unless it is a table that may have gaps."""
-    words: Mapping[int, np.ndarray] = field(default_factory=dict)
-    """Words of the whole file that `raw` has no code of its own for, [N], by column; '' where it has one."""
+    written: Callable[[], Mapping[str, np.ndarray]] | None = None
+    """Reads all columns of the whole table as they are written, [N] by name: see `Raw`. None of arrays."""
+    unseen: np.ndarray | None = None
+    """Where the whole table has a category that training did not have, bool [N, D]; None: nowhere."""
 
     def __post_init__(self) -> None:
         if self.x.dtype not in (torch.bool, torch.uint8, torch.float32):
@@ -77,9 +79,11 @@ class Split:
             found[there] = part
         return found
 
-    def raw_words(self, rows: Tensor) -> dict[int, np.ndarray]:
-        """The words of the rows at the indices int64 [m], [m] by column: see `words`."""
-        return {} if self.places is None else {c: w[self.places[rows].numpy()] for c, w in self.words.items()}
+    def unseen_rows(self, rows: Tensor) -> Tensor | None:
+        """`unseen` of the rows at the indices int64 [m], bool [m, D]; None: nowhere."""
+        if self.unseen is None or self.places is None:
+            return None
+        return torch.from_numpy(self.unseen[self.places[rows].numpy()])
 
     def select(self, rows: Tensor) -> Split:
         """Take the rows at the indices int64 [m], in that order."""

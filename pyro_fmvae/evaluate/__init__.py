@@ -22,7 +22,7 @@ from pyro_fmvae.evaluate.encodings import Encodings, encode_split
 from pyro_fmvae.evaluate.neighbours import NEAREST, Neighbours
 from pyro_fmvae.evaluate.probes import Leakage, leakage, linear_probe, neighbour_probe
 from pyro_fmvae.evaluate.recovery import RECOVERED, UnitMatch, match_units
-from pyro_fmvae.evaluate.scores import outlier_scores, rows_without_bound, score_parts, threshold
+from pyro_fmvae.evaluate.scores import dominating, outlier_scores, rows_without_bound, score_parts, threshold
 from pyro_fmvae.evaluate.slabs import Slabs, resample_active, slabs_of
 from pyro_fmvae.evaluate.sources import (
     Activity,
@@ -66,6 +66,7 @@ __all__ = [
     "contrast",
     "correlation_matrix",
     "dci",
+    "dominating",
     "edit_latent",
     "edit_rows",
     "encode_split",

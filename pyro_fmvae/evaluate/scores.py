@@ -98,6 +98,23 @@ def rows_without_bound(model: Evaluable, batches: Iterable[tuple[Tensor, ...]], 
     return np.flatnonzero(np.isinf(outlier_scores(model, batches, 1, seed, [kind])[kind]))
 
 
+def dominating(losses: np.ndarray) -> np.ndarray:
+    """Find the few points that decide a mean: at most one in a hundred, with half of the sum of all.
+
+    Args:
+        losses: of the points, [n], such as minus their bounds.
+
+    Returns:
+        Indices of those of them that each have a hundredth of the sum of absolute values, the greatest first,
+        int64 [m]; none if others count as much, or if there are fewer than 100 points.
+    """
+    sizes = np.abs(losses)
+    few = np.argsort(-sizes, kind="stable")[: len(sizes) // 100]
+    if sizes[few].sum() < sizes.sum() / 2:
+        return few[:0]
+    return few[sizes[few] >= sizes.sum() / 100]
+
+
 def threshold(scores: np.ndarray, quantile: float) -> float:
     """The quantile of inliers' scores, above which a point counts as an outlier.
 

@@ -230,10 +230,33 @@ class ObservedMixture(TablePosterior):
     @torch.no_grad()
     def log_predictive(self, x: Tensor) -> Tensor:
         """Log of the posterior predictive density of rows [B, D], of what is not missing: float64 [B]."""
+        return self._log_joint(x).logsumexp(-1)
+
+    def _log_joint(self, x: Tensor) -> Tensor:
+        """Log of the predictive density of a component and of rows: float64 [B, K]."""
         total = self.weights().log()
         for name, values in self.observations(x.double()).items():
             total = total + self.log_predictives(name, values)
-        return total.expand(len(x), -1).logsumexp(-1)
+        return total.expand(len(x), -1)
+
+    @torch.no_grad()
+    def surprise(self, x: Tensor, new: Tensor) -> Tensor:
+        """Minus the log of the predictive probability of words that training did not have: float64 [B].
+
+        Any such word is one category more, of the same concentration d0 in the Dirichlet of its column: a
+        component with n_k words out of C has d0 / (n_k + (C + 1) d0) of it, and components are weighted by
+        what else the row has.
+
+        Args:
+            x: rows [B, D], NaN where they have such a word.
+            new: where that is, bool [B, D].
+        """
+        logits = self._log_joint(x).log_softmax(-1)
+        for column, _ in self.sites.categories:
+            (concentration,) = self.natural(parameter_of(column_site(column))).standard
+            share = self.prior.d0 / (concentration.sum(-1) + self.prior.d0)
+            logits = logits + new[:, column, None] * share.log()
+        return -logits.logsumexp(-1)
 
     def log_weights(self, x: Tensor, num_samples: int) -> Tensor:
         """The log-density itself, as no z is drawn: [num_samples, B]."""

@@ -11,7 +11,7 @@ import torch
 
 from pyro_fmvae import GaussianObservation
 from pyro_fmvae.data import Batches, Split
-from pyro_fmvae.evaluate import bound, outlier_scores, threshold, tighter_bounds
+from pyro_fmvae.evaluate import bound, dominating, outlier_scores, threshold, tighter_bounds
 from pyro_fmvae.models import VAE
 from tests.models.small import binary_data, small_model
 
@@ -216,3 +216,12 @@ def test_threshold_complains():
     with pytest.raises(ValueError, match=r"^scores: expected finite ones up to the quantile 0.9, got inf"):
         threshold(np.array([1.0, math.inf]), 0.9)
     assert threshold(np.array([1.0, math.inf]), 0.5) == 1.0
+
+
+def test_a_few_points_dominate_a_mean_if_they_have_half_of_it():
+    losses = np.full(400, 12.3)
+    assert not len(dominating(losses))
+    losses[[17, 203, 311]] = 1e5, 1e6, 3e4
+    assert dominating(losses).tolist() == [203, 17, 311]
+    losses[:300:7] = 1e6  # a tenth of all is no handful
+    assert not len(dominating(losses)) and not len(dominating(np.array([1.0, 1e6])))

@@ -219,6 +219,26 @@ def test_it_is_evaluated_and_scored_as_any_model():
     assert_close(torch.from_numpy(scores["iwae"]), -model.log_predictive(far), rtol=1e-6, atol=1e-6)
 
 
+def test_the_surprise_of_a_new_word_is_that_of_one_category_more():
+    """By draws from Dirichlets that have one category more."""
+    model, x, _ = fitted(steps=20)
+    rows = x[:5].clone()
+    rows[:, 1] = torch.nan
+    new = torch.zeros(rows.shape, dtype=torch.bool)
+    new[:4, 1] = True
+    logits = model.weights().log() + sum(
+        model.log_predictives(name, seen) for name, seen in model.observations(rows.double()).items()
+    )
+    (concentration,) = model.natural("column_1_parameter").standard
+    d0 = torch.full((len(concentration), 1), model.prior.d0).double()
+    draws = dist.Dirichlet(torch.cat([concentration, d0], -1)).sample((20_000,))[..., -1]  # [S, K]
+    of_rows = (logits.softmax(-1).unsqueeze(0) * draws.unsqueeze(1)).sum(-1)  # [S, B]
+    error = of_rows.std(0) / len(draws) ** 0.5
+    found = (-model.surprise(rows, new)).exp()
+    assert ((of_rows.mean(0) - found).abs()[:4] < 5 * error[:4]).all() and (error < 0.1 * found)[:4].all()
+    assert_close(found[4], torch.ones(()).double())
+
+
 def test_missing_entries_are_filled_by_what_is_there():
     model, x, _ = fitted(steps=20)
     filled = model.filled(x)

@@ -12,6 +12,7 @@ from pyro_fmvae.app.commands.command import Command
 from pyro_fmvae.app.commands.data_rows import add_rows, names_of, rows_of
 from pyro_fmvae.app.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
 from pyro_fmvae.app.commands.row_tables import (
+    PARQUET,
     TABLES,
     check_installed,
     encoded_columns,
@@ -63,7 +64,8 @@ def encode(
             added = save_annotated(opened, Path(str(data)), target, joined(parts))
             print(f"wrote {target}: {len(rows):,} rows with {', '.join(added)}")
         elif target.suffix in TABLES:
-            named = named_parts(given_parts(parts, rows), names)
+            given = given_parts(parts, rows, opened.preprocessing, target.suffix == PARQUET)
+            named = named_parts(given, names)
             columns = save_table(target, (encoded_columns(opened, part, names.title) for part in named))
             print(f"wrote {target}: {len(rows):,} rows, {len(columns)} columns")
         else:

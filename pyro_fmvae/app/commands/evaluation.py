@@ -12,10 +12,10 @@ from jsonargparse import ArgumentParser
 from pyro_fmvae.app.commands.command import Command, add_seed, check_seed
 from pyro_fmvae.app.commands.data_rows import add_rows, rows_of
 from pyro_fmvae.app.commands.factor_settings import open_factorial
-from pyro_fmvae.app.runs.by_batches import in_order, naming_far_rows
+from pyro_fmvae.app.runs.by_batches import domination, in_order, naming_far_rows
 from pyro_fmvae.app.runs.label_measures import named, references
 from pyro_fmvae.app.runs.run import Run
-from pyro_fmvae.data import Batches, Split
+from pyro_fmvae.data import Batches, Kind, Split
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.evaluate import (
     Leakage,
@@ -111,6 +111,8 @@ def evaluate(
         raise ValueError(f"free_steps: {opened.recipe.no_gap}")
     with naming_far_rows(model, rows, place, seed):
         result = _bounds(model, batches, num_samples, free_steps, seed)
+    if opened.preprocessing.kind is Kind.TABLE and (sentence := domination(model, rows, place)):
+        print(sentence, file=sys.stderr)
     own = data is None or data == opened.config.data
     trained_on = Path(opened.config.data).resolve()
     if data is not None and data not in LOADERS and Path(data).resolve() == trained_on:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from pyro_fmvae.app.recipes.table_mixture import WORDS
-from pyro_fmvae.app.runs.by_batches import joined, named_columns
+from pyro_fmvae.app.runs.by_batches import filled_columns, joined, named_columns, taken_columns
 from pyro_fmvae.app.runs.factor_names import component_names, values_of
 from pyro_fmvae.app.runs.run import Run
-from pyro_fmvae.data import Split
+from pyro_fmvae.data import Preprocessing, Split
 from pyro_fmvae.data.own.row_names import RowNames
 from pyro_fmvae.files import checkpoint
 
@@ -26,10 +26,8 @@ GROUP: Final = 16 << 20
 """Bytes of rows that a Parquet file has in a group, about."""
 CODES, MEAN, PREDICTED = "codes", "mean", "predicted"
 CLUSTER: Final = ("cluster", "cluster_probability")
-GIVEN: Final = "given"
-"""Name under which the rows of a table are with their encodings."""
-GIVEN_WORDS: Final = "given words {}"
-"""Name under which the words of a column are that the rows have no codes of their own for."""
+GIVEN: Final = "given "
+"""Begins the names under which the columns of a table are with the encodings of its rows."""
 
 
 def check_installed(target: Path) -> None:
@@ -54,15 +52,37 @@ def named_parts(
         start = stop
 
 
-def given_parts(parts: Iterable[Mapping[str, np.ndarray]], rows: Split) -> Iterator[Mapping[str, np.ndarray]]:
-    """Put rows of a table that may have gaps, in their own units, beside their arrays, part after part."""
-    start = 0
+def given_parts(
+    parts: Iterable[Mapping[str, np.ndarray]], rows: Split, preprocessing: Preprocessing, typed: bool
+) -> Iterator[Mapping[str, np.ndarray]]:
+    """Put the columns of a table as they were given beside the arrays of its rows, part after part.
+
+    Args:
+        parts: arrays of some rows after others, each [B, ...], by name.
+        rows: all rows.
+        preprocessing: of the table.
+        typed: give columns of numbers as numbers, not as they are written.
+    """
+    written = dict(rows.written()) if rows.written is not None and rows.places is not None else {}
+    if typed and isinstance(rows.raw, np.ndarray):
+        for name, (column, place) in taken_columns(preprocessing).items():
+            numbers = rows.raw[:, place]
+            if (
+                not column.as_texts
+                and name in written
+                and not (np.isnan(numbers) ^ column.is_gap(written[name])).any()
+            ):
+                written[name] = numbers
+    names, start = preprocessing.column_names, 0
     for arrays in parts:
         stop = start + len(next(iter(arrays.values())))
         here = torch.arange(start, stop)
-        raw = rows.raw_rows(here)
-        words = {GIVEN_WORDS.format(column): texts for column, texts in rows.raw_words(here).items()}
-        yield arrays if raw is None else {**arrays, GIVEN: raw, **words}
+        given = dict[str, np.ndarray]()
+        if written and rows.places is not None:
+            given = {name: values[rows.places[here].numpy()] for name, values in written.items()}
+        elif (raw := rows.raw_rows(here)) is not None:
+            given = {names[c] if names else f"x_{c}": values for c, values in enumerate(raw.T)}
+        yield {**arrays, **{GIVEN + name: values for name, values in given.items()}}
         start = stop
 
 
@@ -72,7 +92,7 @@ def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> d
     Args:
         run: whose model encoded them.
         arrays: of :meth:`~pyro_fmvae.app.recipes.recipe.Recipe.encode`, each [n, ...], by name, with the
-            names of the points before them, and the rows of a table as they were given under `GIVEN`.
+            names of the points before them, and the columns of a table as they were given under `GIVEN`.
         title: what these names are.
 
     Returns:
@@ -85,14 +105,20 @@ def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> d
     columns = {title: arrays[title]}
     gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
     columns |= factor_columns(run, arrays, [arrays[name] for name in gammas])
+    given = {name.removeprefix(GIVEN): values for name, values in arrays.items() if name.startswith(GIVEN)}
+    left_out = [title, CODES, PREDICTED, *CLUSTER, *gammas, *map(GIVEN.__add__, given)]
+    own: Iterable[tuple[str, np.ndarray]] = given.items()
     if run.recipe.rows_are_codes:
-        places = {GIVEN_WORDS.format(column): column for column in range(arrays[MEAN].shape[1])}
-        words = {places[name]: arrays[name] for name in places.keys() & arrays.keys()}
-        known, means = arrays.get(GIVEN), torch.from_numpy(arrays[MEAN])
-        for name, values in named_columns(run.preprocessing, means, known, words):
-            columns[f"{name} (data)" if name in columns else name] = values
-        gammas += [MEAN, *places]
-    return columns | _flat(arrays, without=(title, GIVEN, CODES, PREDICTED, *CLUSTER, *gammas))
+        means = torch.from_numpy(arrays[MEAN])
+        own = (
+            filled_columns(run.preprocessing, means, given)
+            if given
+            else named_columns(run.preprocessing, means)
+        )
+        left_out.append(MEAN)
+    for name, values in own:
+        columns[f"{name} (data)" if name in columns else name] = values
+    return columns | _flat(arrays, without=left_out)
 
 
 def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -15,9 +15,9 @@ from pyro_fmvae.app.commands.command import Command, add_seed, check_seed
 from pyro_fmvae.app.commands.data_rows import add_rows, names_of, rows_of
 from pyro_fmvae.app.commands.output_files import check_different, check_ending, check_spares_data
 from pyro_fmvae.app.commands.row_tables import TABLES, check_installed, named_parts, save_table
-from pyro_fmvae.app.runs.by_batches import COMPARED, in_order
+from pyro_fmvae.app.runs.by_batches import COMPARED, in_order, scored_parts
 from pyro_fmvae.app.runs.run import Run
-from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores, score_parts, threshold
+from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores, threshold
 from pyro_fmvae.evaluate.randomness import resolve_device
 
 
@@ -78,7 +78,7 @@ def score(
     train = opened.load_data(data_root).train
     compared = in_order(train, place, train_points)
     usual = outlier_scores(model, compared, num_samples, seed)
-    parts = score_parts(model, in_order(rows, place, points), num_samples, seed)
+    parts = scored_parts(opened.recipe, model, rows, place, num_samples, seed, points)
     if opened.recipe.gaussian_codes and model.bounded:
         neighbours = Neighbours(model, compared)
         usual[NEAREST] = neighbours.among_training_points()

@@ -268,6 +268,16 @@ class Recipe(ABC, Generic[Options]):
         used: list[int] = model.used_components() if self.factorial else []
         return used
 
+    def surprise(self, model: Any, x: Tensor, new: Tensor) -> Tensor:
+        """What categories that training did not have add to the scores of rows, in nats: float64 [B].
+
+        Args:
+            model: as trained.
+            x: rows [B, D], NaN where they have such a category.
+            new: where that is, bool [B, D].
+        """
+        return torch.zeros(len(x), dtype=torch.float64)
+
     @abstractmethod
     def measures(
         self, model: Any, rows: Split, batches: Batches, label_names: Sequence[str], split: str | None

@@ -298,6 +298,10 @@ class Mixture(Recipe[MixtureOptions]):
         """Rows moved to the components that the changes make likely."""
         return edit_rows(model, x, changes)
 
+    def surprise(self, model: ObservedMixture, x: Tensor, new: Tensor) -> Tensor:
+        """Minus the log of the predictive probability of a new word."""
+        return model.surprise(x, new)
+
     # ------------------------------------------------------------------ reports and figures
 
     def measures(

@@ -15,16 +15,16 @@ from torch import Tensor
 
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.data import Batches, Preprocessing, Split
-from pyro_fmvae.data.column_plan import PlannedColumn, date_texts, entries_of
+from pyro_fmvae.data.column_plan import PlannedColumn, entries_of
 from pyro_fmvae.data.loader import TableOptions
-from pyro_fmvae.data.own.csv_file import table_of
-from pyro_fmvae.data.own.files import load_file
+from pyro_fmvae.data.own.csv_file import table_of, unique
+from pyro_fmvae.data.own.files import load_file, unseen_categories
 from pyro_fmvae.data.own.folder import read_image
 from pyro_fmvae.data.own.in_memory import names_of
 from pyro_fmvae.data.own.pictures import SUFFIXES
-from pyro_fmvae.data.own.raw import check_columns, check_seen, warn_unseen
+from pyro_fmvae.data.own.raw import Raw, check_columns, check_seen, some_of, warn_unseen
 from pyro_fmvae.data.preprocessing import in_units
-from pyro_fmvae.evaluate import bound, rows_without_bound
+from pyro_fmvae.evaluate import bound, dominating, outlier_scores, rows_without_bound, score_parts
 from pyro_fmvae.evaluate.randomness import seeded
 
 # Data that Python hands to a run, preprocessed as in its training.
@@ -55,7 +55,8 @@ def given_rows(preprocessing: Preprocessing, array: Given, strict: bool = False)
             return read_image(path, preprocessing)
         return replace(load_file(path, preprocessing, left_out={})[0], labels=None)
     unseen: dict[str, Counter[str]] = {}
-    raw = _given_columns(preprocessing, array, unseen)
+    given = _given_columns(preprocessing, array, unseen)
+    raw = given.x
     if raw.shape == preprocessing.event_shape:
         raise ValueError(f"array: expected observations [n, ...], got one of {list(raw.shape)}; add an axis")
     if not raw.size:
@@ -71,12 +72,11 @@ def given_rows(preprocessing: Preprocessing, array: Given, strict: bool = False)
         column, values = next(iter(unseen.items()))
         raise ValueError(f"array: expected a value that training had in {column}, got {next(iter(values))}")
     warn_unseen(unseen, "array")
-    return Split(x, signed=preprocessing.signed)
+    new = unseen_categories(preprocessing, given, x) if preprocessing.missing else None
+    return Split(x, signed=preprocessing.signed, places=torch.arange(len(x)), unseen=new)
 
 
-def _given_columns(
-    preprocessing: Preprocessing, array: ArrayLike, unseen: dict[str, Counter[str]]
-) -> np.ndarray:
+def _given_columns(preprocessing: Preprocessing, array: ArrayLike, unseen: dict[str, Counter[str]]) -> Raw:
     """An array; of a data frame, or of objects, the numbers of its columns by the plan of the run.
 
     Args:
@@ -84,7 +84,7 @@ def _given_columns(
         array: as for :func:`given_rows`.
         unseen: where texts that the plan does not have are counted.
     """
-    names = tuple(map(str, names_of(array)))
+    names = tuple(unique([str(name) for name in names_of(array)])[0])
     plan: Sequence[PlannedColumn] = preprocessing.plan
     if not plan:
         plan = [PlannedColumn("", "category", "", "", "", words) for words in preprocessing.levels]
@@ -94,13 +94,13 @@ def _given_columns(
     except ValueError:  # NumPy's message is about its own parts
         raise ValueError("array: expected observations of one shape, got several shapes") from None
     if raw.ndim != 2 or not raw.size or not (names or raw.dtype.kind in "OUS"):
-        return raw
+        return Raw(raw)
     columns = [entries_of(name, raw[:, place]) for place, name in enumerate(names or [""] * raw.shape[1])]
     if plan:
-        return table_of(columns, "array", TableOptions(), plan, unseen).x
+        return table_of(columns, "array", TableOptions(), plan, unseen)
     if not all(column.numeric for column in columns):
         raise ValueError("array: expected numbers in every column, got words")
-    return np.stack([column.values for column in columns], axis=1)
+    return Raw(np.stack([column.values for column in columns], axis=1))
 
 
 EVALUATION_BATCH = 500
@@ -165,6 +165,30 @@ def encoded_parts(recipe: Recipe[Any], model: Any, batches: Batches) -> Iterator
         yield {name: tensor.cpu().numpy() for name, tensor in encoded.items()}
 
 
+def scored_parts(
+    recipe: Recipe[Any],
+    model: Any,
+    rows: Split,
+    device: torch.device,
+    num_samples: int,
+    seed: int,
+    most: int | None = None,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Score batch after batch: see :func:`~pyro_fmvae.evaluate.score_parts`.
+
+    Where a row has categories that training did not have, which count as missing, the surprise of them is
+    added to all scores but ``kl``.
+    """
+    start = 0
+    for part in score_parts(model, in_order(rows, device, most), num_samples, seed):
+        here = torch.arange(start, start := start + len(part["reconstruction"]))
+        if (new := rows.unseen_rows(here)) is not None and new.any():
+            x = rows.select(here).observations.to(device)
+            more = recipe.surprise(model, x, new.to(device)).cpu().numpy()
+            part = {kind: values if kind == "kl" else values + more for kind, values in part.items()}
+        yield part
+
+
 def joined(parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Arrays of the same names, one after another: each [N, ...]."""
     arrays: dict[str, list[np.ndarray]] = {}
@@ -220,41 +244,61 @@ def map_rows(function: Callable[[Tensor], Tensor], batches: Batches) -> Tensor:
 # Rows of a table as columns with their names, units and words.
 
 
-def named_columns(
-    preprocessing: Preprocessing,
-    rows: Tensor,
-    known: np.ndarray | None = None,
-    words_of: Mapping[int, np.ndarray] | None = None,
-) -> Iterator[tuple[str, np.ndarray]]:
+def named_columns(preprocessing: Preprocessing, rows: Tensor) -> Iterator[tuple[str, np.ndarray]]:
     """Columns that are not ignored.
 
     Args:
         preprocessing: of a table.
         rows: as the model sees them, on the CPU, [n, D].
-        known: the same in their units, as far as they are known, [n, D]: NaN where one is not.
-        words_of: words that are known, but have no code of their own, [n] by column; '' where there is none.
 
     Yields:
         Name and values [n] of each column: numbers, NaN where one is missing, or words, '' where one is.
     """
-    values = in_units(preprocessing, rows)
-    values = (values if known is None else np.where(np.isnan(known), values, known)).T
+    values = in_units(preprocessing, rows).T
     whole = len(values) == preprocessing.event_shape[0]  # decoded counts are without their batch
     names = preprocessing.column_names if whole else preprocessing.decoded_columns
     names = names or tuple(f"x_{column}" for column in range(len(values)))
     levels = preprocessing.levels if whole and preprocessing.levels else ((),) * len(values)
-    dates = {column.name for column in preprocessing.plan if column.kind == "date"}
+    dates = {column.name: column for column in preprocessing.plan if column.kind == "date"}
     for column, (name, words) in enumerate(zip(names, levels, strict=True)):
         if column not in preprocessing.ignored:
             if name in dates:
-                yield name, date_texts(values[column])
-                continue
-            if not words:
+                yield name, dates[name].write(values[column])
+            elif words:
+                place = np.nan_to_num(values[column], nan=len(words)).astype(int)
+                yield name, np.array([*words, ""])[place]
+            else:
                 yield name, values[column]
-                continue
-            place = np.nan_to_num(values[column], nan=len(words)).astype(int)
-            own, given = np.array([*words, ""])[place], (words_of or {}).get(column)
-            yield name, own if given is None else np.where(given == "", own, given)
+
+
+def filled_columns(
+    preprocessing: Preprocessing, rows: Tensor, given: Mapping[str, np.ndarray]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Columns as they were given, of which only the gaps are computed.
+
+    Args:
+        preprocessing: of a table.
+        rows: as the model sees them, with what is missing filled in, on the CPU, [n, D].
+        given: the columns [n] by name: numbers, NaN where one is missing, or texts as they are written.
+
+    Yields:
+        Name and values [n] of each column. Those that the model does not take are as they were given.
+    """
+    values, taken = in_units(preprocessing, rows).T, taken_columns(preprocessing)
+    for name, own in given.items():
+        yield name, taken[name][0].fill(own, values[taken[name][1]]) if name in taken else own
+
+
+def taken_columns(preprocessing: Preprocessing) -> dict[str, tuple[PlannedColumn, int]]:
+    """The columns of a table that its model takes, by name, and their places."""
+    names, place, found = preprocessing.column_names, 0, dict[str, tuple[PlannedColumn, int]]()
+    plan = preprocessing.plan or [PlannedColumn(name, "number", "", "", "") for name in names]
+    plan = plan or [PlannedColumn("", "number", "", "", "")] * preprocessing.event_shape[0]
+    for number, column in enumerate(plan):
+        if not column.ignored:
+            found[column.name or f"x_{number}"] = column, place
+        place += len(column.features)
+    return found
 
 
 def finite_bound(model: Any, rows: Split, device: torch.device) -> tuple[dict[str, float], Tensor]:
@@ -270,6 +314,28 @@ def finite_bound(model: Any, rows: Split, device: torch.device) -> tuple[dict[st
     near = mask.nonzero().squeeze(-1)
     measures, nearer = finite_bound(model, rows.select(near), device)
     return measures, near[nearer]
+
+
+def domination(model: Any, rows: Split, device: torch.device) -> str:
+    """A sentence about the few rows that decide the mean bound of all; empty if there are none.
+
+    Args:
+        model: as trained.
+        rows: with finite bounds; those are named by their places in the file, from 0.
+    """
+    kind = "elbo" if model.bounded else "reconstruction"
+    losses = outlier_scores(model, in_order(rows, device), 1, kinds=[kind])[kind]
+    few = dominating(losses)
+    if not len(few):
+        return ""
+    share = np.abs(losses[few]).sum() / np.abs(losses).sum()
+    places = (few if rows.places is None else rows.places[few].numpy()).tolist()
+    name = "bound" if model.bounded else "reconstruction"
+    verb = "row {} carries" if len(few) == 1 else "rows {} carry"
+    return (
+        f"{len(few)} of {len(rows):,} rows decide the mean: {verb.format(some_of([*map(str, places)]))} "
+        f"{share:.0%} of the {name}; the median row has {-np.median(losses):.2f} nats"
+    )
 
 
 @contextmanager

@@ -13,14 +13,14 @@ import torch
 from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.labelling import labelled_points, shortened
 from pyro_fmvae.app.recipes.pictures import TRAINING
-from pyro_fmvae.app.runs.by_batches import finite_bound, in_order, map_rows
+from pyro_fmvae.app.runs.by_batches import domination, finite_bound, in_order, map_rows
 from pyro_fmvae.app.runs.closing_table import METRICS, REPORT, SPLITS, SelectedModel, cut_short, lines
 from pyro_fmvae.app.runs.factor_names import values_of
 from pyro_fmvae.app.runs.label_measures import named, references
 from pyro_fmvae.app.runs.pages import PAGE, write_page
 from pyro_fmvae.app.runs.run import FIGURES, Run
 from pyro_fmvae.app.runs.trainer import Trainer
-from pyro_fmvae.data import Dataset, Split
+from pyro_fmvae.data import Dataset, Kind, Split
 from pyro_fmvae.data.column_plan import shown_plan
 from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.evaluate import label_agreement, overcalled
@@ -126,6 +126,7 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
             *(selected.warnings() if selected else ()),
             *_cut_short(run, trainer.progress.total_steps, selected),
             *_warnings(run, dataset, splits[tested]),
+            *_dominated(trainer, rows),
             *collapses(trainer),
         ],
     }
@@ -218,6 +219,13 @@ def _warnings(run: Run, dataset: Dataset, measures: Mapping[str, Any]) -> list[s
             "--test 0.2 tests on a fifth of all points, labelled ones too"
         )
     return found + _untested(run, dataset, set(missing))
+
+
+def _dominated(trainer: Trainer, rows: Split) -> list[str]:
+    """A sentence about rows of a table that decide its mean bound, if there are a few such."""
+    if trainer.run.preprocessing.kind is not Kind.TABLE:
+        return []
+    return [*filter(None, [domination(trainer.model, rows, trainer.device)])]
 
 
 def _untested(run: Run, dataset: Dataset, missing: Set[str]) -> list[str]:

@@ -24,8 +24,10 @@ from pyro_fmvae.app.runs.by_batches import (
     encode_rows,
     given_rows,
     in_order,
+    joined,
     map_rows,
     naming_far_rows,
+    scored_parts,
 )
 from pyro_fmvae.app.runs.closing_table import METRICS, REPORT, SelectedModel, lines, read_report
 from pyro_fmvae.app.runs.factor_names import Settings, codes_to_draw, components_of, values_of
@@ -34,7 +36,7 @@ from pyro_fmvae.app.runs.search import Index
 from pyro_fmvae.data import Split
 from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.data.storage import to_uint8
-from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores
+from pyro_fmvae.evaluate import NEAREST, Neighbours
 from pyro_fmvae.evaluate.randomness import resolve_device
 from pyro_fmvae.learn.options import count
 
@@ -316,7 +318,7 @@ class TrainedRun:
         count(1)("num_samples", num_samples)
         count(0)("seed", seed)
         rows = self.rows(array)
-        scores = outlier_scores(self.model, in_order(rows, self.device), num_samples, seed)
+        scores = joined(scored_parts(self.run.recipe, self.model, rows, self.device, num_samples, seed))
         if self._neighbours is not None:
             scores[NEAREST] = self._neighbours.distances(in_order(rows, self.device))
         return scores

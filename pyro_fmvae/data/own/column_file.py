@@ -4,6 +4,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +15,9 @@ from pyro_fmvae.data.array_file import ArrayFile, open_npy
 from pyro_fmvae.data.column_plan import PlannedColumn, entries_of, is_missing
 from pyro_fmvae.data.decoded import decoded_rows
 from pyro_fmvae.data.loader import TableOptions
-from pyro_fmvae.data.own.csv_file import LABEL, check_different_names, table_of
+from pyro_fmvae.data.own.csv_file import LABEL, table_of
 from pyro_fmvae.data.own.folder import code, find_values
+from pyro_fmvae.data.own.in_memory import index_of
 from pyro_fmvae.data.own.raw import LARGEST_LABEL, Raw
 from pyro_fmvae.files.memory import check_fits, confined
 from pyro_fmvae.files.untrusted import check_printable
@@ -161,20 +163,37 @@ def read_words(
         FileNotFoundError: there is no such file.
         ValueError: pyarrow is not installed, the file is damaged or too large, or holds no features.
     """
-    table, asked = _opened(path), asked or TableOptions()
-    names = table.schema.names
-    check_fits(_CELL * table.count_rows() * len(names), str(path))
-    check_different_names(names, str(path))
-    with _naming(path):
-        read = table.to_table(use_threads=False)
-        read.validate(full=True)
-        frame = read.to_pandas()
+    asked, frame = asked or TableOptions(), _frame(path)
+    names = list(frame)
     labelled = [name for name in names if name.startswith(LABEL) or name in asked.labels]
     columns = [entries_of(name, frame[name]) for name in names if name not in labelled]
     if not len(frame) or not columns:
         raise ValueError(f"{path}: expected rows with at least one column that is no label")
     raw = table_of(columns, str(path), asked, plan, unseen)
-    return raw._replace(**read_labels(path, values or {}, left_out, labelled))
+    return raw._replace(
+        **read_labels(path, values or {}, left_out, labelled), written=partial(_written, path)
+    )
+
+
+def _frame(path: Path) -> Any:
+    """A Parquet or Arrow file as a frame of pandas'."""
+    table = _opened(path)
+    names = table.schema.names
+    check_fits(_CELL * table.count_rows() * len(names), str(path))
+    with _naming(path):
+        read = table.to_table(use_threads=False)
+        read.validate(full=True)
+        return read.to_pandas()
+
+
+def _written(path: Path) -> dict[str, np.ndarray]:
+    """All columns of a file, [n] by name: numbers as they are, others as texts."""
+    frame = _frame(path)
+    columns = index_of(frame) | {name: np.asarray(frame[name]) for name in frame}
+    return {
+        name: values if values.dtype.kind in "iuf" else entries_of(name, values).values
+        for name, values in columns.items()
+    }
 
 
 def _kind(field: Any, path: Path) -> np.dtype:

@@ -11,9 +11,10 @@ import mmap
 import re
 import zipfile
 from collections import Counter, deque
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import chain, count, islice, product
 from pathlib import Path
@@ -27,9 +28,10 @@ from pyro_fmvae.data.column_plan import (
     Entries,
     PlannedColumn,
     features_of,
+    is_code,
     plan_of,
     read_columns,
-    words_beside,
+    unseen_words,
 )
 from pyro_fmvae.data.column_transform import column_in_words
 from pyro_fmvae.data.loader import TableOptions
@@ -42,9 +44,11 @@ SHEET: Final = ".xlsx"
 ENDINGS: Final = (".csv", ".tsv", ".txt", ".gz", SHEET)
 """Endings of the files that :func:`read_csv` reads."""
 LABEL = "label:"  # begins the names of columns that hold labels
+INDEX = "index:"  # begins the names of columns that name rows
 _BYTES, _COLUMN = 10, 3000  # of memory that a byte of a table and a column take while they are read, about
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 50  # records that show how fields are separated
+_ZEROS = 500  # records that show whether numbers begin with a 0
 _PIECE = 1 << 20
 _MISSING = ["".join(letters) for word in MARKS for letters in product(*zip(word, word.upper(), strict=True))]
 # a number with a decimal comma or dots between thousands, and perhaps a unit before or behind it
@@ -103,7 +107,7 @@ class _Field(Entries):
     """A column of a file of text."""
 
     def __init__(self, text: _Text, below: bool, place: int, values: np.ndarray) -> None:
-        super().__init__("", values)
+        super().__init__("", values, comma=text.decimal == ",")
         self.text, self.below, self.place = text, below, place
 
     def first(self, wrong: Container[str]) -> tuple[str, str]:
@@ -126,8 +130,8 @@ def read_csv(
     Fields are separated by commas, semicolons, tabs or bars, whichever makes several columns of all rows;
     text is UTF-8 or UTF-16, or else Windows-1252. Numbers have decimal commas where fields are not separated
     by commas. Columns that the header calls ``label:NAME``, and those that are asked for, hold labels,
-    integers or words, where -1 and marks of what is missing are unknown; all others are features. Lines of
-    blanks are skipped.
+    integers or words, where -1 and marks of what is missing are unknown; those that it calls ``index:NAME``
+    name rows; all others are features. Lines of blanks are skipped.
 
     Args:
         path: the file, one of text, or compressed by gzip, or the first sheet of an .xlsx file.
@@ -174,41 +178,54 @@ def _read(
     ]
     if plan and not set(known) - {""}:
         texts = [place for place, column in enumerate(plan) if column.as_texts]
+    texts += [place for place in _with_zeros(text) if place not in texts]
     columns = _columns(text, True, len(first), texts)
     titled = _has_header(first, columns, plan, asked)
     if not titled:
         columns = _columns(text, False, len(first), texts)
     if not len(columns[0].values):
         raise ValueError(f"{path}: a header at line {line}, but no rows of numbers")
-    header, renamed = _unique([name.strip() for name in first] if titled else [])
+    header, renamed = unique([name.strip() for name in first] if titled else [])
     notes += [_note_on_header(path.name, titled, first), renamed]
     label_places = [
         place for place, name in enumerate(header) if name.startswith(LABEL) or name in asked.labels
     ]
-    names = tuple(header[place].removeprefix(LABEL).strip() for place in label_places)
-    if "" in names or len(set(names)) != len(names):
+    label_names = tuple(header[place].removeprefix(LABEL).strip() for place in label_places)
+    if "" in label_names or len(set(label_names)) != len(label_names):
         raise ValueError(
-            f"{path}, line {line}: label columns need different, non-empty names, got {list(names)}"
+            f"{path}, line {line}: label columns need different, non-empty names, got {list(label_names)}"
         )
-    features = [place for place in range(len(first)) if place not in label_places]
+    index_places = [place for place, name in enumerate(header) if name.startswith(INDEX)]
+    features = [place for place in range(len(first)) if place not in (*label_places, *index_places)]
     if not features:
         raise ValueError(f"{path}, line {line}: all columns are labels; expected at least one feature")
     for place in features if header else ():
         columns[place].name = header[place]
     raw = table_of([columns[place] for place in features], str(path), asked, plan, unseen)
     labels, words = [], []
-    for place, name in zip(label_places, names, strict=True):
+    for place, name in zip(label_places, label_names, strict=True):
         unknown = None if left_out is None else left_out.setdefault(name, Counter())
         numbers, found = _labels(columns[place], f"{path}: {name!r}", values.get(name, ()), unknown)
         labels.append(numbers)
         words.append(found)
     check_printable(chain(header, *words), str(path))
+    names = header or [column.name for column in plan] or [""] * len(first)
+    names = [name or f"x_{place}" for place, name in enumerate(names)]
     return raw._replace(
+        written=partial(_written, path, text, titled, names),
         labels=np.stack(labels, axis=1) if labels else None,
-        label_names=names,
+        label_names=label_names,
         value_names=tuple(words) if any(words) else (),
         note="; ".join(filter(None, notes)),
     )
+
+
+def _written(path: Path, text: _Text, titled: bool, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """All fields of a file as they are written, object [n], by the names of their columns."""
+    with _plain(path) as plain:
+        as_is = replace(text, path=plain, decimal=".")
+        fields = _columns(as_is, titled, len(names), range(len(names)), marks=False)
+    return {name.removeprefix(INDEX): field.values for name, field in zip(names, fields, strict=True)}
 
 
 def table_of(
@@ -245,7 +262,10 @@ def table_of(
             )
     described = features_of(plan)
     check_printable(chain(described["column_names"], *described["levels"]), source)
-    x = read_columns(plan, columns, unseen)
+    lost: dict[str, Counter[str]] = {}
+    x = read_columns(plan, columns, lost)
+    if unseen is not None:
+        unseen |= lost
     for row, place in np.argwhere(np.isinf(x)).tolist():
         if place in described["ignored"]:
             x[row, place] = math.nan
@@ -254,7 +274,7 @@ def table_of(
         raise ValueError(
             f"{source}, row {row + 1}: expected a finite number in {column}, got {x[row, place]:g}"
         )
-    return Raw(x, **described, plan=tuple(plan), words=words_beside(plan, columns))
+    return Raw(x, **described, plan=tuple(plan), unseen=unseen_words(plan, columns, x) if lost else None)
 
 
 def _matched(columns: Sequence[Entries], plan: Sequence[PlannedColumn], source: str) -> Sequence[Entries]:
@@ -362,6 +382,12 @@ def _described(plain: Path, path: Path) -> tuple[_Text, list[str]]:
     return text, notes
 
 
+def _with_zeros(text: _Text) -> list[int]:
+    """Places of columns in which whole numbers begin with a 0, as codes do."""
+    rows = [row for _, row in islice(text.records(), 1, _ZEROS)]
+    return [place for place, column in enumerate(zip(*rows, strict=False)) if any(map(is_code, column))]
+
+
 def _called(separator: str) -> str:
     return {";": "semicolons", "\t": "tabs", "|": "bars"}[separator]
 
@@ -386,7 +412,9 @@ def _decodes(path: Path, encoding: str) -> bool:
     return True
 
 
-def _columns(text: _Text, below: bool, width: int, texts: Collection[int]) -> list[_Field]:
+def _columns(
+    text: _Text, below: bool, width: int, texts: Collection[int], marks: bool = True
+) -> list[_Field]:
     """Parse the columns of a table.
 
     Args:
@@ -394,6 +422,7 @@ def _columns(text: _Text, below: bool, width: int, texts: Collection[int]) -> li
         below: leave the first record out.
         width: number of columns.
         texts: places of columns in which numbers are kept as they are written.
+        marks: of what is missing become NaN.
 
     Raises:
         ValueError: rows of other lengths, or another encoding.
@@ -410,7 +439,7 @@ def _columns(text: _Text, below: bool, width: int, texts: Collection[int]) -> li
                 file.readline()
             options |= {"header": None, "low_memory": False, "float_precision": "round_trip"}
             options |= {"sep": text.separator, "decimal": text.decimal, "index_col": False}
-            return pd.read_csv(file, keep_default_na=False, na_values=_MISSING, **options)
+            return pd.read_csv(file, keep_default_na=False, na_values=_MISSING, na_filter=marks, **options)
 
     frame, reason = pd.DataFrame(), ""
     try:
@@ -506,7 +535,7 @@ def _is_out_of_place(number: float, numbers: Counter[str]) -> bool:
     return not there or not min(there) <= number <= max(there) or 2 * whole < there.total()
 
 
-def _unique(names: Sequence[str]) -> tuple[list[str], str]:
+def unique(names: Sequence[str]) -> tuple[list[str], str]:
     """Make names of columns different, as pandas does, and say which were not."""
     taken, seen, found = {*names}, set[str](), list[str]()
     for place, name in enumerate(names):
@@ -519,13 +548,6 @@ def _unique(names: Sequence[str]) -> tuple[list[str], str]:
     pairs = zip(names, found, strict=True)
     renamed = [f"{name!r} is {new!r}" for name, new in pairs if name and name != new]
     return found, f"names of columns are there more than once: {some_of(renamed)}" if renamed else ""
-
-
-def check_different_names(names: Iterable[str], source: str) -> None:
-    """Raise ValueError if two columns have the same name."""
-    name, count = next(iter(Counter(names).most_common(1)), ("", 1))
-    if count > 1:
-        raise ValueError(f"{source}: expected different names of columns, got {name!r} twice")
 
 
 def _note_on_header(name: str, titled: bool, first: Sequence[str]) -> str:

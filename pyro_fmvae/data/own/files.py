@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pyro_fmvae.data.column_plan import PlannedColumn
 from pyro_fmvae.data.count_table import CountOptions
@@ -364,8 +365,27 @@ def _fit(raw: Raw, train: np.ndarray, missing: bool, source: str, unskew: bool =
 def _split(raw: Raw, preprocessing: Preprocessing, source: str) -> Split:
     labels = None if raw.labels is None else torch.from_numpy(raw.labels)
     x = preprocessing(raw.x, source)
-    everything = Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)))
-    return replace(everything, raw=raw.x, words=raw.words) if preprocessing.missing else everything
+    everything = Split(
+        x, labels, signed=preprocessing.signed, places=torch.arange(len(x)), written=raw.written
+    )
+    if not preprocessing.missing:
+        return everything
+    return replace(everything, raw=raw.x, unseen=unseen_categories(preprocessing, raw, x))
+
+
+def unseen_categories(preprocessing: Preprocessing, raw: Raw, x: Tensor) -> np.ndarray | None:
+    """Where a table has words or integers that are no category of their column, bool [n, D]; None: nowhere.
+
+    Args:
+        preprocessing: that made the observations x [n, D] of it.
+        raw: the table.
+        x: NaN where it has such a value.
+    """
+    found = raw.unseen
+    if preprocessing.powers is not None and preprocessing.powers.coded:
+        others = x.isnan().numpy() & ~np.isnan(raw.x)
+        found = others if found is None else found | others
+    return found if found is not None and found.any() else None
 
 
 def open_pictures(path: Path | InMemory) -> Pictures:

@@ -3,7 +3,7 @@
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_fmvae.data.column_plan import PlannedColumn, dated, entries_of, is_gap, is_missing, word_of
 from pyro_fmvae.data.loader import TableOptions
-from pyro_fmvae.data.own.csv_file import check_different_names, table_of
+from pyro_fmvae.data.own.csv_file import INDEX, table_of, unique
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.npz_file import described, raw_of
 from pyro_fmvae.data.own.raw import Raw
@@ -28,12 +28,16 @@ class InMemory:
         columns: of a frame, by name.
         labels: texts of the values of each label, '' where one is unknown.
         kinds: of columns of a frame whose dtype tells, by name.
+        index: of a frame, what names its rows, by name; the model does not take it.
+        note: on names of columns of a frame that were not different.
     """
 
     x: np.ndarray | None
     columns: Mapping[str, np.ndarray]
     labels: Mapping[str, list[str]]
     kinds: tuple[tuple[str, str], ...] = ()
+    index: Mapping[str, np.ndarray] = field(default_factory=dict)
+    note: str = ""
 
     @classmethod
     def of(cls, data: Any, labels: Any = None) -> "InMemory":
@@ -48,7 +52,8 @@ class InMemory:
         Raises:
             ValueError: an unknown column, no features, or labels of another number of rows.
         """
-        columns = _columns(data, "data") if hasattr(data, "columns") else {}
+        own = _columns(data) if hasattr(data, "columns") else {}
+        columns = _values(own)
         named: dict[str, np.ndarray] = {}
         if columns and _are_names(labels):
             names = [labels] if isinstance(labels, str) else list(dict.fromkeys(labels))
@@ -68,9 +73,10 @@ class InMemory:
         for texts in chosen.values():
             if rows and len(texts) != rows:
                 raise ValueError(f"labels: expected {rows:,} values, one per row of data, got {len(texts):,}")
-        dtypes = {name: str(getattr(data[name], "dtype", "")) for name in names_of(data)}
-        kinds = tuple((str(name), "category") for name, dtype in dtypes.items() if dtype == "category")
-        return cls(x, columns, chosen, tuple(kind for kind in kinds if kind[0] in columns))
+        categories = [name for name in columns if str(getattr(own[name], "dtype", "")) == "category"]
+        note = unique(list(map(str, names_of(data))))[1]
+        kinds = tuple((name, "category") for name in categories)
+        return cls(x, columns, chosen, kinds, index_of(data), note)
 
     def __str__(self) -> str:
         return "data"
@@ -105,7 +111,8 @@ class InMemory:
         columns = [entries_of(name, values) for name, values in self.columns.items()]
         raw = table_of(columns, "data", asked, plan, unseen)
         return raw._replace(
-            **described(self._described(), raw.x.shape, "data") | {"column_names": raw.column_names}
+            **described(self._described(), raw.x.shape, "data") | {"column_names": raw.column_names},
+            note=self.note,
         )
 
     def write(self, folder: Path) -> Path:
@@ -115,7 +122,8 @@ class InMemory:
             with path.open("wb") as file:
                 np.savez(file, **self._arrays())
             return path
-        texts = {name: [word_of(value) for value in values.tolist()] for name, values in self.columns.items()}
+        every = {INDEX + name: values for name, values in self.index.items()} | {**self.columns}
+        texts = {name: [word_of(value) for value in values.tolist()] for name, values in every.items()}
         texts |= {f"label:{name}": values for name, values in self.labels.items()}
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
@@ -169,17 +177,34 @@ def names_of(data: Any) -> tuple[Any, ...]:
     return tuple(getattr(data, "column_names", getattr(data, "columns", ())))
 
 
-def _columns(frame: Any, source: str) -> dict[str, np.ndarray]:
-    """Columns of a data frame by name; raises ValueError if two have the same."""
+def _columns(frame: Any) -> dict[str, Any]:
+    """Columns of a data frame by their names, made different."""
     names = names_of(frame)
-    check_different_names(map(str, names), source)
-    return {str(name): dated(np.asarray(frame[name])) for name in names}
+    if hasattr(frame, "iloc"):
+        found = [frame.iloc[:, place] for place in range(len(names))]
+    else:
+        at = getattr(frame, "column", None)  # of an Arrow table
+        found = [at(place) if callable(at) else frame[name] for place, name in enumerate(names)]
+    return dict(zip(unique(list(map(str, names)))[0], found, strict=True))
+
+
+def _values(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name: dated(np.asarray(column)) for name, column in columns.items()}
+
+
+def index_of(frame: Any) -> dict[str, np.ndarray]:
+    """What names the rows of a frame of pandas', by name; empty if it only counts them."""
+    index = getattr(frame, "index", None)
+    if not hasattr(index, "to_frame") or list(index) == list(range(len(index))):
+        return {}
+    names = unique([str(name or "index") for name in index.names])[0]
+    return dict(zip(names, _values(_columns(index.to_frame(index=False))).values(), strict=True))
 
 
 def _label_columns(labels: Any) -> dict[str, np.ndarray]:
     """Values of each label, [n], by name."""
     if hasattr(labels, "columns"):
-        return _columns(labels, "labels")
+        return _values(_columns(labels))
     values = _array(labels, "labels")
     if values.ndim == 1:
         name = getattr(labels, "name", None)

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,8 +44,10 @@ class Raw(NamedTuple):
     """Columns of `x`, from 0, that models leave out: NaN where they are no numbers."""
     plan: tuple[PlannedColumn, ...] = ()
     """Plan of the columns of a table that is read by columns; none of an array."""
-    words: Mapping[int, np.ndarray] = {}
-    """See :func:`~pyro_fmvae.data.column_plan.words_beside`."""
+    written: Callable[[], Mapping[str, np.ndarray]] | None = None
+    """Reads all columns of a table again as they are written, [n] by name: texts, or numbers."""
+    unseen: np.ndarray | None = None
+    """Where a column of categories has a word that its plan has not, bool [n, D]; None: nowhere."""
 
 
 def is_decimal(text: str) -> bool:

@@ -227,6 +227,41 @@ def test_what_the_columns_of_a_table_hold(tmp_path):
     assert all(column.why and column.treatment and column.values for column in raw.plan)
 
 
+def test_whole_numbers_without_an_order_are_codes(tmp_path):
+    """Districts are categories; ages, hours of a day and rooms are not, and the plan says how to differ."""
+    rng = np.random.default_rng(0)
+    district, hour, rooms = rng.integers(1, 21, 600), rng.integers(0, 24, 600), 1 + rng.poisson(5, 600)
+    price = rng.normal(size=21)[district] * 2 + rng.normal(size=600) + 0.5 * rooms
+    heat = 5 * np.sin(hour / 4) + rng.normal(size=600)
+    rows = zip(district, hour, rooms, rng.integers(18, 60, 600), price.round(3), heat.round(3), strict=True)
+    text = "\n".join(["district,hour,rooms,age,price,heat", *(",".join(map(str, row)) for row in rows)])
+    raw = read(tmp_path, text)
+    assert kinds(raw) == {
+        "district": "category",
+        **dict.fromkeys(("hour", "rooms", "age"), "count"),
+        **dict.fromkeys(("price", "heat"), "number"),
+    }
+    assert len(raw.plan[0].words) == 20 and "--kind district=number" in raw.plan[0].why
+    assert "--kind age=category if they are codes" in raw.plan[3].why
+    said = read_csv(tmp_path / "a.csv", TableOptions((("district", "number"),)))
+    assert said.plan[0].kind == "number" and (said.x[:, 0] == district).all()
+
+
+def test_what_stands_for_a_missing_value_in_a_column_alone(tmp_path):
+    """Signs among numbers or words, and numbers of nines far below; a column of signs has words."""
+    rows = [
+        f"{i % 7 or '-'},{i % 5 or -999}.5,{'.' if i % 9 == 0 else 'ab'[i % 2]},{'+-'[i % 2]},0{i % 4}"
+        for i in range(60)
+    ]
+    raw = read(tmp_path, "\n".join(["count,depth,word,sign,zip", *rows]))
+    assert [column.gaps for column in raw.plan] == [("-",), (), (".",), (), ()]
+    assert raw.plan[3].words == ("+", "-") and raw.plan[4].words == ("00", "01", "02", "03")
+    text = "\n".join(["depth,minus", *(f"{i % 5 or -999},{i % 5 * -200 or -999}" for i in range(60))])
+    depth, minus = read(tmp_path, text).plan
+    assert depth.gaps == ("-999",) and "'-999' counts as missing" in depth.why and not minus.gaps
+    assert np.isnan(read(tmp_path, text).x[::5, 0]).all()
+
+
 def test_the_rarest_words_beyond_fifty_are_others(tmp_path):
     rows = [f"{i},word{i % 60 if i < 600 else 0}" for i in range(660)]
     raw = read(tmp_path, "\n".join(["v,w", *rows]))

@@ -124,6 +124,8 @@ def test_marks_for_missing_labels_repeated_names_and_bfloat16():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "kind": pandas.array(["x", None, "y"], dtype="string")})
     assert InMemory.of(frame, ["kind", "kind"]).labels == {"kind": ["x", "", "y"]}
+    twice = InMemory.of(pandas.DataFrame([[1.0, "x"], [2.0, "y"]], columns=["a", "a"]))
+    assert twice.columns["a"].tolist() == [1, 2] and twice.columns["a.1"].tolist() == ["x", "y"]
     assert InMemory.of(torch.ones(2, 3, dtype=torch.bfloat16)).x.dtype == np.float32
     with pytest.raises(ValueError, match=r"^labels: .* or names of columns as strings, got 3$"):
         InMemory.of(frame, 3)
