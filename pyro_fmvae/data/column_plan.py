@@ -28,17 +28,23 @@ _FEW = 10  # rows, whose words may all differ by chance
 _WORDY = 4  # words of an entry, on average, from which a column of different entries is text
 _TRUTHS = ({"yes", "no"}, {"true", "false"}, {"t", "f"}, {"y", "n"})
 _OF_ROWS = re.compile(r"(|.*[^a-z])(id|index|rownames?|row ?(no|number)?|nr|no|unnamed: 0)", re.IGNORECASE)
+_SIGN, _COIN = "[$€£¥]", "USD|EUR|GBP|CHF|JPY|CAD|AUD"
+_SCALE = r"(?<=\s)[A-Za-zµ°]{1,6}[²³]?|(?<=\d)(kg|g|km|cm|mm|m|s|h|ms|min)"
 _MONEY = re.compile(
-    r"(?P<open>\()?[-+]?\s*[$€£¥]?\s*[-+]?(\d{1,3}([, ]\d{3})+|\d+)?(\.\d*)?\s*[%$€£¥]?\s*\)?"
+    rf"(?P<open>\()?[-+]?\s*(({_COIN})\s?)?{_SIGN}?\s*[-+]?(\d{{1,3}}([, ]\d{{3}})+|\d+)?(\.\d*)?\s*"
+    rf"(?P<unit>({_COIN}|{_SIGN}|[%°]|{_SCALE})?)\s*\)?"
 )
+_CLOCK = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
 _DAY = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%m-%d-%Y", "%d-%m-%Y", "%m/%d/%y")
 _MORE = ("%d/%m/%y", "%d.%m.%y", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y")
-_FORMATS = ("ISO8601", *_DAY, *_MORE, *(f"{day} {time}" for day in _DAY for time in ("%H:%M", "%H:%M:%S")))
+_TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p", "%I:%M:%S %p %z")
+_FORMATS = ("ISO8601", *_DAY, *_MORE, *(f"{day} {time}" for day in _DAY for time in _TIMES))
 _COMPARED = 5000  # rows that show whether whole numbers are codes
 _BALANCED = 8.0  # groups of one size that are as even as those of codes
 _CLEAR = 8.0  # standard deviations by which a column differs between them
 _MEASURES = ("number", "count", "integer", "date")
 _NINES = re.compile(r"-99+")
+_ZONE = re.compile(r"(?:GMT|UTC)([-+])(\d{1,2})$")
 _DATE = re.compile(r"\d.*[-/.: ].*\d|[A-Za-z]{3,9} \d{1,2}, \d{4}")  # what may be one
 _DAYS = 86_400  # seconds of one
 PARTS: Final[dict[str, tuple[str, ...]]] = {
@@ -167,7 +173,7 @@ class PlannedColumn:
         if self.kind == "date":
             found = _dates(entries, self.form)
         elif self.form:
-            found = entries.by(_money)
+            found = entries.by(_clock if self.form == "clock" else _money)
         elif not self.words:
             found = entries.values if entries.numeric else entries.by(_number)
         else:
@@ -190,6 +196,10 @@ class PlannedColumn:
         if self.words:
             place = np.nan_to_num(values, nan=len(self.words)).astype(int)
             return np.array([*self.words, ""], dtype=object)[place]
+        if self.form == "clock":
+            minutes = [None if math.isnan(value) else round(60 * value) for value in values.tolist()]
+            clocks = ["" if one is None else f"{one // 60:02d}:{one % 60:02d}" for one in minutes]
+            return np.array(clocks, dtype=object)
         texts = ["" if math.isnan(value) else f"{value:.15g}" for value in values.tolist()]
         return np.array([text.replace(".", ",") if self.comma else text for text in texts], dtype=object)
 
@@ -347,7 +357,13 @@ def plan_lines(plan: Sequence[Mapping[str, str]]) -> list[str]:
     """
     titles = ("column", "kind", "values", "treatment", "why")
     rows = [titles] + [
-        (row["name"] or str(number), row["kind"], row["values"], row["treatment"], row["why"])
+        (
+            row["name"] or str(number),
+            row["kind"],
+            " ".join(row["values"].split()),
+            row["treatment"],
+            row["why"],
+        )
         for number, row in enumerate(plan, 1)
     ]
     widths = [min(max(len(row[place]) for row in rows), 40) for place in range(4)]
@@ -475,10 +491,15 @@ def _of_known(column: Entries) -> PlannedColumn:
         return _words(column, row)
     if column.numbers.total() >= _PURE * known:
         return _numbers(column, row)
-    money = sum(count for text, count in column.counts.items() if not math.isnan(_money(text)))
-    if money >= _PURE * known:
-        span = _span(column.by(_money))
-        return row("number", span, "number", "amounts or percentages as texts", form="money")
+    for form, read, why in (
+        ("money", _money, "amounts or percentages as texts"),
+        ("clock", _clock, "times of day or durations, in hours"),
+    ):
+        found = column.by(read)
+        lost, units = known - np.count_nonzero(~np.isnan(found)), _units(column)
+        if lost <= (0 if units else (1 - _PURE) * known) and len(units) < 2:
+            none = f"; {lost:,} entries that are none count as missing" if lost else ""
+            return row("number", _span(found), "number", why + none, form=form)
     return _words(column, row)
 
 
@@ -586,6 +607,21 @@ def _money(text: str) -> float:
     return -float(digits) if found["open"] or "-" in text else float(digits)
 
 
+def _clock(text: str) -> float:
+    """Hours of a time of day or a duration, such as 13:45; NaN of another text."""
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        return math.nan
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return hours + minutes / 60 + seconds / 3600
+
+
+def _units(column: Entries) -> set[str]:
+    """What is behind the numbers of a column."""
+    found = (_MONEY.fullmatch(text) for text in column.counts)
+    return {match["unit"] for match in found if match is not None and match["unit"].isalpha()}
+
+
 def _may_be_dates(column: Entries) -> bool:
     known = column.counts.total()
     likely = sum(count for text, count in column.counts.items() if _DATE.search(text))
@@ -597,8 +633,9 @@ def _dates(column: Entries, form: str) -> np.ndarray:
     import pandas as pd
 
     texts = [*column.counts]
+    plain = [_ZONE.sub(lambda zone: f"{zone[1]}{int(zone[2]):02d}00", text) for text in texts]
     try:
-        found = pd.to_datetime(pd.Series(texts, dtype=object), format=form, errors="coerce", utc=True)
+        found = pd.to_datetime(pd.Series(plain, dtype=object), format=form, errors="coerce", utc=True)
     except (ValueError, OverflowError):
         return np.full(len(column.values), math.nan)
     seconds = (found - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
@@ -625,7 +662,7 @@ def date_texts(days: np.ndarray, form: str = "ISO8601") -> np.ndarray:
         import pandas as pd
 
         dates = pd.Series(pd.to_datetime(days * _DAYS, unit="s"))
-        return dates.dt.round("s").dt.strftime(form).fillna("").to_numpy(dtype=object)
+        return dates.dt.round("s").dt.strftime(form).fillna("").str.strip().to_numpy(dtype=object)
     unit = "s" if (days[known] % 1).any() else "D"
     seconds = np.round(np.where(known, days, 0) * _DAYS).astype("datetime64[s]")
     return np.where(known, np.datetime_as_string(seconds.astype(f"datetime64[{unit}]")), "")

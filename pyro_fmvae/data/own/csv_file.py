@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from itertools import chain, count, islice, product
+from itertools import chain, count, islice, product, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TextIO
@@ -68,9 +68,16 @@ class _Text:
     decimal: str = "."
     indexed: bool = False
     """The first row has no name for the first column, which names the rows."""
+    ended: bool = False
+    """All rows but the first end with a separator."""
+    above: int = 0
+    """Lines of comments before the table."""
 
     def opened(self) -> TextIO:
-        return self.path.open(newline="", encoding=self.encoding)
+        file = self.path.open(newline="", encoding=self.encoding)
+        for _ in range(self.above):
+            file.readline()
+        return file
 
     def records(self, width: int | None = None) -> Iterator[tuple[int, list[str]]]:
         """Last line, from 1, and fields of each record but those of a line of blanks.
@@ -93,13 +100,14 @@ class _Text:
                 for row in reader:
                     if line.strip(" \t\r\n") or (self.separator == "\t" and "\t" in line):
                         row = ["", *row] if first and self.indexed else row
-                        first = False
+                        row = [*row, ""] if first and self.ended else row
+                        first, number = False, reader.line_num + self.above
                         if len(row) != (width or len(row)):
-                            where = f"{self.source}, line {reader.line_num}"
+                            where = f"{self.source}, line {number}"
                             raise ValueError(f"{where}: expected {width} fields, got {len(row)}")
-                        yield reader.line_num, row
+                        yield number, row
             except (csv.Error, UnicodeDecodeError) as error:
-                where = f"{self.source}, line {reader.line_num + 1}"
+                where = f"{self.source}, line {reader.line_num + self.above + 1}"
                 raise ValueError(f"{where}: not a table of text: {error}") from error
 
 
@@ -359,9 +367,11 @@ def _described(plain: Path, path: Path) -> tuple[_Text, list[str]]:
             encoding = "cp1252" if _decodes(plain, "cp1252") else "latin-1"
             name = "Windows-1252" if encoding == "cp1252" else "Latin-1"
             notes.append(f"{path.name} is not UTF-8, and is read as {name}")
+    with plain.open(newline="", encoding=encoding) as lines:
+        above = sum(1 for _ in takewhile(lambda line: line.startswith("#"), lines))
     widths: dict[str, list[int]] = {}
     for separator in _SEPARATORS:
-        text = _Text(plain, path, encoding, separator)
+        text = _Text(plain, path, encoding, separator, above=above)
         try:
             widths[separator] = [len(row) for _, row in islice(text.records(), _LOOKED_AT)]
         except ValueError:
@@ -369,16 +379,26 @@ def _described(plain: Path, path: Path) -> tuple[_Text, list[str]]:
     separator = max(
         _SEPARATORS, key=lambda one: (len({*widths[one]}) == 1 < widths[one][0], _columns_of(widths[one]))
     )
-    indexed = _indexed(widths[separator])
+    text = _Text(plain, path, encoding, separator, above=above)
+    if above:
+        with plain.open(newline="", encoding=encoding) as lines:
+            last = next(csv.reader([next(islice(lines, above - 1, None))], delimiter=separator))
+        if len(last) == widths[separator][0]:  # a header that begins with #
+            text, widths[separator] = replace(text, above=above - 1), [len(last), *widths[separator]]
+    if text.above:
+        notes.append(f"{path.name} begins with {text.above} lines of comments")
+    if _indexed(widths[separator]):
+        rows = [row for _, row in islice(text.records(), 1, _LOOKED_AT)]
+        ended = all(row[-1] == "" for row in rows)
+        text = replace(text, indexed=not ended, ended=ended)
     if separator != ",":
         notes.append(f"fields of {path.name} are separated by {_called(separator)}")
-    text = _Text(plain, path, encoding, separator, indexed=indexed)
     if separator != ",":
         fields = [field for _, row in islice(text.records(), 1, _LOOKED_AT) for field in row]
         points = sum(is_decimal(field) for field in fields)
         if sum(_pointed(field) != field for field in fields if "," in field) > points:
             notes.append(f"numbers of {path.name} have decimal commas")
-            text = _Text(plain, path, encoding, separator, ",", indexed)
+            text = replace(text, decimal=",")
     return text, notes
 
 
@@ -431,7 +451,7 @@ def _columns(
 
     lines = 0
     if below:
-        lines = next(text.records())[0]
+        lines = next(text.records())[0] - text.above
 
     def parse(**options: Any) -> pd.DataFrame:
         with text.opened() as file:

@@ -262,6 +262,33 @@ def test_what_stands_for_a_missing_value_in_a_column_alone(tmp_path):
     assert np.isnan(read(tmp_path, text).x[::5, 0]).all()
 
 
+def test_units_times_and_formats_of_forms_are_read(tmp_path):
+    rows = [
+        f"2023/{i % 12 + 1}/{i % 28 + 1} {i % 12 + 1}:05:09 {'AP'[i % 2]}M GMT+1,{i % 23:02d}:{i % 60:02d},"
+        f"{i + 0.5} USD,{i % 10} kg,{f'{i % 10} years' if i % 9 else '< 1 year'},N{i:04d}"
+        for i in range(60)
+    ]
+    raw = read(tmp_path, "\n".join(["at,clock,price,mass,since,name", *rows]))
+    assert [column.kind for column in raw.plan] == ["date", *["number"] * 3, "category", "id"]
+    found = dict(zip(raw.column_names, raw.x[1], strict=True))
+    assert found["clock"] == 1 + 1 / 60 and found["price"] == 1.5 and found["mass"] == 1
+    seconds = np.datetime64("2023-02-02T14:05:09").astype("M8[s]").astype(float)  # an hour before Greenwich
+    assert found["at"] == pytest.approx((seconds - 3600) / 86_400, abs=1e-9)
+    assert raw.plan[1].write(np.array([13.75, np.nan])).tolist() == ["13:45", ""]
+
+
+def test_comments_and_a_header_without_the_last_separator(tmp_path):
+    rows = [f"{i % 7}.5,{'ab'[i % 2]}" for i in range(20)]
+    raw = read(tmp_path, "\n".join(["# a station, and", "# its place", "x,g", *rows]))
+    assert raw.column_names == ("x", "g") and len(raw.x) == 20 and "2 lines of comments" in raw.note
+    assert list(raw.written()["g"][:2]) == ["a", "b"]
+    assert read(tmp_path, "\n".join(["#x,g", *rows])).column_names == ("#x", "g")
+    ended = read(tmp_path, "\n".join(["x,g", *(f"{row}," for row in rows)]))
+    assert ended.column_names == ("x", "g", "column 3") and ended.x[0, 0] == 0.5 and ended.ignored == (2,)
+    with pytest.raises(ValueError, match=r"a\.csv, line 4: expected 2 fields, got 3"):
+        read(tmp_path, "# note\nx,g\n1.5,a\n2.5,b,c\n3.5,a\n")
+
+
 def test_the_rarest_words_beyond_fifty_are_others(tmp_path):
     rows = [f"{i},word{i % 60 if i < 600 else 0}" for i in range(660)]
     raw = read(tmp_path, "\n".join(["v,w", *rows]))
