@@ -4,6 +4,7 @@ from pyro_fmvae.files import checkpoint as checkpoint
 from pyro_fmvae.capture import (
     CaptureError as CaptureError,
     CapturedFreeGaussian as CapturedFreeGaussian,
+    CapturedNUTS as CapturedNUTS,
     CapturedSVI as CapturedSVI,
     ConjugateGibbs as ConjugateGibbs,
 )

@@ -2,7 +2,7 @@
 
 from pyro_fmvae.capture.captured_free_gaussian import CapturedFreeGaussian
 from pyro_fmvae.capture.captured_svi import CapturedSVI
-from pyro_fmvae.capture.conjugate_gibbs import ConjugateGibbs
+from pyro_fmvae.capture.kernels import CapturedNUTS, ConjugateGibbs
 from pyro_fmvae.capture.recording import CaptureError
 
-__all__ = ["CaptureError", "CapturedFreeGaussian", "CapturedSVI", "ConjugateGibbs"]
+__all__ = ["CaptureError", "CapturedFreeGaussian", "CapturedNUTS", "CapturedSVI", "ConjugateGibbs"]

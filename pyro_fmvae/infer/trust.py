@@ -124,8 +124,8 @@ def to_arviz(
 ) -> Any:
     """Draws of a posterior as ArviZ's ``InferenceData`` (``DataTree`` from ArviZ 1.0 on).
 
-    With a model they have the log-density of each observation, which ``arviz.loo``, ``arviz.waic`` and
-    ``arviz.compare`` need::
+    With a model they have the log-density of each observation, which ``arviz.loo``, ``arviz.compare`` and,
+    before ArviZ 1.0, ``arviz.waic`` need::
 
         a = to_arviz(guide, model, x)
         b = to_arviz(mcmc.get_samples(), other, x)
@@ -212,7 +212,7 @@ def khat(
         return float(arviz.psislw(log_ratios)[1])
     from arviz_stats.base import array_stats  # type: ignore[import-not-found]
 
-    return float(array_stats.psislw(log_ratios)[1])
+    return float(array_stats.psislw(-log_ratios)[1])  # it takes log-likelihoods, whose inverses are ratios
 
 
 @dataclass(frozen=True)

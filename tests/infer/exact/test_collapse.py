@@ -14,7 +14,7 @@ from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from pyro.infer.autoguide import AutoLaplaceApproximation, AutoNormal
 from torch.testing import assert_close
 
-from pyro_fmvae import collapse, log_evidence
+from pyro_fmvae import CapturedNUTS, collapse, log_evidence
 
 EFFECTS = [28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]
 ERRORS = [15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0]
@@ -452,6 +452,46 @@ def test_samples_of_all_other_sites_are_needed():
         collapsed.recover({"mu": torch.zeros(3)}, torch.tensor(EFFECTS))
     with pytest.raises(ValueError, match=r"^samples: expected the same number for each site, got \[2, 3\]"):
         collapsed.recover({"mu": torch.zeros(3), "tau": torch.ones(2)}, torch.tensor(EFFECTS))
+
+
+def kernel_of(kind, program, *args):
+    pyro.set_rng_seed(0)
+    kernel = kind(program)
+    with pyro.validation_enabled(False):
+        kernel.setup(0, *args)
+    return kernel
+
+
+@pytest.mark.parametrize("program", [schools, collapse(schools), collapse(schools, ["theta"])])
+def test_recorded_potentials_and_slopes_are_those_of_nuts(program, dtype):
+    y = torch.tensor(EFFECTS)
+    eager, recorded = (kernel_of(kind, program, y) for kind in (NUTS, CapturedNUTS))
+    for shift in (0.0, 0.7, -2.0):
+        found = []
+        for kernel in (eager, recorded):
+            at = {n: (v.detach() + shift).requires_grad_() for n, v in eager.initial_params.items()}
+            value = kernel.potential_fn(at)
+            found.append([value, *torch.autograd.grad(value, at.values())])
+        assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)
+    if dtype == torch.float64:  # in the other one, rounding grows along a path
+        draws = []
+        for kind in (NUTS, CapturedNUTS):
+            pyro.set_rng_seed(1)
+            mcmc = MCMC(kind(program), num_samples=5, warmup_steps=5, disable_progbar=True)
+            mcmc.run(y)
+            draws.append(mcmc.get_samples())
+        assert_close(draws[1], draws[0], rtol=1e-6, atol=1e-6)
+
+
+def test_a_potential_that_asks_for_numbers_runs_eagerly():
+    def asks(y):
+        mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(mu, 1.0 if mu > 0 else 2.0), obs=y)
+
+    with pytest.warns(UserWarning, match=r"runs eagerly: a number .*line \d+: pyro.sample\(\"y\""):
+        kernel = kernel_of(CapturedNUTS, asks, torch.tensor(0.3))
+    value = kernel.potential_fn({"mu": torch.tensor(-0.5)})
+    assert_close(value, kernel_of(NUTS, asks, torch.tensor(0.3)).potential_fn({"mu": torch.tensor(-0.5)}))
 
 
 @pytest.mark.slow

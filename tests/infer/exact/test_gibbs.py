@@ -336,6 +336,27 @@ def test_eager_draws_are_recorded_ones():
         torch.testing.assert_close(value, runs[1][name], rtol=1e-9, atol=1e-9)
 
 
+def test_potentials_of_a_fallback_are_recorded_with_the_other_sites_as_they_are():
+    def program(y):
+        loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 0.5))
+        with pyro.plate("rows", 4):
+            pyro.sample("y", dist.Normal(loc, scale), obs=y)
+
+    y = torch.tensor([0.3, -1.0, 2.0, 0.7])
+    kernel = ConjugateGibbs(program)
+    kernel.setup(0, y)
+    for loc in (0.0, 1.5):
+        kernel._values = {**kernel.initial_params, "loc": torch.tensor(loc)}
+        at = torch.tensor(0.4, requires_grad=True)  # the logarithm of the scale
+        value = kernel._inner.potential_fn({"scale": at})
+        density = dist.Normal(loc, at.exp()).log_prob(y).sum() + dist.Normal(0.0, 0.5).log_prob(at)
+        density = density + dist.Normal(0.0, 1.0).log_prob(torch.tensor(loc))
+        torch.testing.assert_close(-value, density, rtol=1e-5, atol=1e-5)
+        (slope,), (exact,) = torch.autograd.grad(value, at), torch.autograd.grad(density, at)
+        torch.testing.assert_close(-slope, exact, rtol=1e-5, atol=1e-5)
+
+
 def test_chains_of_known_emissions_are_recorded_together():
     def model(y):
         with pyro.plate("states", 3):

@@ -1,13 +1,17 @@
-"""Gibbs sweeps as recorded tensor programs, with chains as one more dimension of every tensor."""
+"""Kernels of Pyro's MCMC whose work is recorded as tensor programs: potentials, and sweeps of Gibbs sampling.
+
+Chains of Gibbs sampling are one more dimension of every tensor.
+"""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pyro
 import pyro.poutine as poutine
 import torch
+from pyro.infer import NUTS
 from torch import Tensor
 
 from pyro_fmvae.capture.playback import plain
@@ -17,6 +21,27 @@ from pyro_fmvae.infer.exact import GibbsKernel
 Replay: TypeAlias = Callable[..., tuple[Tensor, ...]]
 _aten = torch.ops.aten
 _OTHERS = ""  # no site's name
+
+
+class CapturedNUTS(NUTS):
+    """``pyro.infer.NUTS`` with the potential and its gradient recorded once and replayed.
+
+    ::
+
+        collapsed = collapse(model)
+        mcmc = MCMC(CapturedNUTS(collapsed), num_samples=1000)
+        mcmc.run(y)
+
+    Potential and gradient are the same numbers. The model has all of its data in each run, and reads nothing
+    but tensors. A potential that can't be recorded is evaluated eagerly, with a warning that names the line.
+
+    Args:
+        args, kwargs: of ``NUTS``.
+    """
+
+    def _initialize_model_properties(self, model_args: Any, model_kwargs: Any) -> None:
+        super()._initialize_model_properties(model_args, model_kwargs)
+        self.potential_fn = _Potential(self.potential_fn)
 
 
 class ConjugateGibbs(GibbsKernel):
@@ -62,8 +87,13 @@ class ConjugateGibbs(GibbsKernel):
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         """See :meth:`GibbsKernel.setup`; then record a sweep."""
-        super().setup(warmup_steps, *args, **kwargs)
+        self._setup(warmup_steps, args, kwargs)
         self._record(self._values)
+
+    def _setup(self, warmup_steps: int, args: Any, kwargs: Any) -> None:
+        super().setup(warmup_steps, *args, **kwargs)
+        if self._rest and not self.eager:
+            self._inner.potential_fn = _Potential(self._inner.potential_fn, self)
 
     def draw(
         self,
@@ -88,7 +118,7 @@ class ConjugateGibbs(GibbsKernel):
         with pyro.validation_enabled(False):
             chains, starts = [], []
             for _ in range(num_chains):
-                GibbsKernel.setup(self, warmup, *args, **kwargs)
+                self._setup(warmup, args, kwargs)
                 starts.append(self._values)
                 if self._rest:
                     self._record(self._values)
@@ -155,6 +185,76 @@ class ConjugateGibbs(GibbsKernel):
             except CaptureError as error:
                 warnings.warn(f"sweeps run eagerly, and chains one by one: {error}", stacklevel=4)
         return bool(self._replays)
+
+
+class _Potential:
+    """A potential and its gradient, recorded at the first call.
+
+    Args:
+        potential: a function of unconstrained values by name.
+        kernel: the sites that it does not move have values of their own at each call; None if there are none.
+    """
+
+    def __init__(self, potential: Any, kernel: GibbsKernel | None = None) -> None:
+        self._potential, self._kernel = potential, kernel
+        self._replay: Replay | None = None
+        self._is_eager = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what was recorded: a copy records its own."""
+        return {**self.__dict__, "_replay": None}
+
+    def __call__(self, params: Mapping[str, Tensor]) -> Tensor:
+        """The potential, with a gradient."""
+        if self._replay is None and not self._is_eager:
+            self._record(params)
+        if self._replay is None:
+            return cast(Tensor, self._potential(params))
+        return cast(Tensor, _Slope.apply(self._replay, self._others().values(), *params.values()))
+
+    def _others(self) -> dict[str, Tensor]:
+        if self._kernel is None:
+            return {}
+        values, moved = self._kernel._values, self._kernel._rest
+        return {name: value for name, value in values.items() if name not in moved}
+
+    def _record(self, params: Mapping[str, Tensor]) -> None:
+        kernel, others = self._kernel, self._others()
+
+        def both(*tensors: Tensor) -> tuple[Tensor, ...]:
+            if kernel is not None:
+                kernel._values = dict(zip(others, tensors, strict=False))
+            with torch.enable_grad(), poutine.block():
+                leaves = [tensor.detach().requires_grad_() for tensor in tensors[len(others) :]]
+                value = self._potential(dict(zip(params, leaves, strict=True)))
+                return value.detach(), *torch.autograd.grad(value, leaves)
+
+        before = None if kernel is None else kernel._values
+        try:
+            with pyro.validation_enabled(False):
+                inputs = [*others.values(), *params.values()]
+                self._replay = plain(record(both, inputs, rest_is_fixed=True))
+        except CaptureError as error:
+            self._is_eager = True
+            reason = str(error).partition(". ")[0].removeprefix("the step cannot be captured: ")
+            warnings.warn(f"the potential runs eagerly: {reason}", stacklevel=4)
+        finally:
+            if kernel is not None and before is not None:
+                kernel._values = before
+
+
+class _Slope(torch.autograd.Function):
+    """A recorded value whose gradient was recorded with it."""
+
+    @staticmethod
+    def forward(ctx: Any, replay: Replay, others: Collection[Tensor], *params: Tensor) -> Tensor:
+        value, *slopes = replay(*others, *params)
+        ctx.save_for_backward(*slopes)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:  # type: ignore[override]
+        return None, None, *(slope * own for own in ctx.saved_tensors)
 
 
 def _replay(
