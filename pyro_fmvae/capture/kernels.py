@@ -14,7 +14,7 @@ import torch
 from pyro.infer import NUTS
 from torch import Tensor
 
-from pyro_fmvae.capture.playback import plain
+from pyro_fmvae.capture.playback import compiled, plain
 from pyro_fmvae.capture.recording import CaptureError, Recording, record
 from pyro_fmvae.infer.exact import GibbsKernel
 
@@ -37,11 +37,16 @@ class CapturedNUTS(NUTS):
 
     Args:
         args, kwargs: of ``NUTS``.
+        compile: fuse the operations by ``torch.compile``, which takes half a minute, and a C++ compiler.
     """
+
+    def __init__(self, *args: Any, compile: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.compile = compile
 
     def _initialize_model_properties(self, model_args: Any, model_kwargs: Any) -> None:
         super()._initialize_model_properties(model_args, model_kwargs)
-        self.potential_fn = _Potential(self.potential_fn)
+        self.potential_fn: Any = _Potential(self.potential_fn, self.compile)
 
 
 class ConjugateGibbs(GibbsKernel):
@@ -69,6 +74,7 @@ class ConjugateGibbs(GibbsKernel):
             step_size=0.1)``.
         init_strategy: gives the first values, as of :class:`~pyro.infer.NUTS`.
         eager: record nothing.
+        compile: fuse the operations by ``torch.compile``, which takes seconds, and a C++ compiler.
 
     Raises:
         ValueError: when it is set up, a subsampled plate, a shorthand such as ``Component``, or a discrete
@@ -76,9 +82,9 @@ class ConjugateGibbs(GibbsKernel):
             that is not finite. The message names the site.
     """
 
-    def __init__(self, *args: Any, eager: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, eager: bool = False, compile: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.eager = eager
+        self.eager, self.compile = eager, compile
         self._replays: dict[str, Replay] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,7 +99,7 @@ class ConjugateGibbs(GibbsKernel):
     def _setup(self, warmup_steps: int, args: Any, kwargs: Any) -> None:
         super().setup(warmup_steps, *args, **kwargs)
         if self._rest and not self.eager:
-            self._inner.potential_fn = _Potential(self._inner.potential_fn, self)
+            self._inner.potential_fn = _Potential(self._inner.potential_fn, self.compile, self)
 
     def draw(
         self,
@@ -178,10 +184,10 @@ class ConjugateGibbs(GibbsKernel):
                 GibbsKernel.sweep(self, dict(values))  # which finds out what a recording may not ask
             try:
                 replays = {
-                    name: _replay(partial(number, name), inputs, chains, here)
+                    name: _replay(partial(number, name), self.compile, inputs, chains, here)
                     for name, here in dict(self._numbers).items()
                 }
-                self._replays = {**replays, _OTHERS: _replay(others, inputs, chains)}
+                self._replays = {**replays, _OTHERS: _replay(others, self.compile, inputs, chains)}
             except CaptureError as error:
                 warnings.warn(f"sweeps run eagerly, and chains one by one: {error}", stacklevel=4)
         return bool(self._replays)
@@ -192,11 +198,12 @@ class _Potential:
 
     Args:
         potential: a function of unconstrained values by name.
+        compile: fuse its operations.
         kernel: the sites that it does not move have values of their own at each call; None if there are none.
     """
 
-    def __init__(self, potential: Any, kernel: GibbsKernel | None = None) -> None:
-        self._potential, self._kernel = potential, kernel
+    def __init__(self, potential: Any, compile: bool, kernel: GibbsKernel | None = None) -> None:
+        self._potential, self._compile, self._kernel = potential, compile, kernel
         self._replay: Replay | None = None
         self._is_eager = False
 
@@ -233,7 +240,7 @@ class _Potential:
         try:
             with pyro.validation_enabled(False):
                 inputs = [*others.values(), *params.values()]
-                self._replay = plain(record(both, inputs, rest_is_fixed=True))
+                self._replay = _played(record(both, inputs, rest_is_fixed=True), self._compile)
         except CaptureError as error:
             self._is_eager = True
             reason = str(error).partition(". ")[0].removeprefix("the step cannot be captured: ")
@@ -253,21 +260,30 @@ class _Slope(torch.autograd.Function):
         return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, slope: Tensor) -> Any:
         return None, None, *(slope * own for own in ctx.saved_tensors)
 
 
+def _played(recording: Recording, compile: bool) -> Replay:
+    return compiled(recording) if compile else plain(recording)
+
+
 def _replay(
-    function: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor], chains: int | None, *first: Tensor
+    function: Callable[..., tuple[Tensor, ...]],
+    compile: bool,
+    inputs: list[Tensor],
+    chains: int | None,
+    *first: Tensor,
 ) -> Replay:
     """Record a function of tensors that all chains share and of those that each has."""
     recording = record(function, [*first, *inputs], rest_is_fixed=True)
     if chains is None:
-        return plain(recording)
+        return _played(recording, compile)
     _without_writes(recording)
     dims = *(None for _ in first), *(0 for _ in inputs)
     batched = torch.vmap(partial(_run, recording), in_dims=dims, randomness="different")
-    return plain(record(batched, [*first, *(value.expand(chains, *value.shape).clone() for value in inputs)]))
+    each = [*first, *(value.expand(chains, *value.shape).clone() for value in inputs)]
+    return _played(record(batched, each), compile)
 
 
 def _run(recording: Recording, *inputs: Tensor) -> tuple[Tensor, ...]:

@@ -689,7 +689,7 @@ def _stored(graph: Graph, node: Node, value: Layout) -> Node:
 
 
 def _narrows(node: Node) -> bool:
-    if node.target is not _aten._to_copy.default:
+    if node.target is not _aten._to_copy.default or not node.all_input_nodes:
         return False
     (given,), (result,) = layouts(node.all_input_nodes[0]), layouts(node)
     return given.dtype == torch.float64 and result.dtype == torch.float32

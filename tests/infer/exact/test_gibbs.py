@@ -10,6 +10,7 @@ import torch
 from pyro.infer import HMC, MCMC, NUTS
 
 from pyro_fmvae import ConjugateGibbs
+from pyro_fmvae.capture.playback import compiles
 from pyro_fmvae.distributions import (
     Assignment,
     HiddenMarkov,
@@ -334,6 +335,17 @@ def test_eager_draws_are_recorded_ones():
         runs.append(kernel.sample(kernel.sample(values)))
     for name, value in runs[0].items():
         torch.testing.assert_close(value, runs[1][name], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.skipif(bool(compiles(torch.device("cpu"))), reason="needs a C++ compiler")
+def test_compiled_draws_are_those_of_the_recording():
+    y, draws = groups_of(4), []
+    for compile in (False, True):
+        pyro.set_rng_seed(3)
+        kernel = ConjugateGibbs(group_means, compile=compile)
+        draws.append(kernel.draw(y, num_samples=3, warmup_steps=2, num_chains=2))
+    for name, value in draws[0].items():
+        torch.testing.assert_close(value, draws[1][name], rtol=1e-5, atol=1e-5)
 
 
 def test_potentials_of_a_fallback_are_recorded_with_the_other_sites_as_they_are():
