@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from scipy.special import digamma, gammaln  # type: ignore[import-untyped]
+from scipy.special import digamma, entr, gammaln, softmax  # type: ignore[import-untyped]
 from torch import Tensor
 
 from pyro_fmvae.distributions.gamma import GAMMA
@@ -345,3 +345,78 @@ def fewest_factors(
         else:
             number //= 2
     return best
+
+
+# Regression.
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Rows of a regression, y ≈ w_k · z with noise N(0, 1 / (τ_k u)) in component k.
+
+    Attributes:
+        z: regressors, the last of which is 1, [N, M].
+        y: targets, [N].
+        weights: rows that each one stands for, [N].
+        freedom: ν, of u ~ Gamma(ν/2, ν/2), so that noises are Student-t; None: u is 1.
+    """
+
+    z: np.ndarray
+    y: np.ndarray
+    weights: np.ndarray
+    freedom: float | None
+
+    def errors(self, rows: MatrixPosterior) -> np.ndarray:
+        """E[τ (y - w·z)²] of each row in each component, [N, K]."""
+        inner = [((self.z @ spread) * self.z).sum(1) for spread in rows.spread[rows.group]]
+        off = self.y[:, None] - self.z @ rows.mean.T
+        found: np.ndarray = rows.precision * off**2 + np.stack(inner, 1)
+        return found
+
+    def sums(self, shares: np.ndarray, scales: np.ndarray) -> Sums:
+        """Sums of components, given the probabilities of components [N, K] and E[u] [N]."""
+        each = (self.weights * scales)[:, None] * shares
+        zz = np.stack([(self.z * own[:, None]).T @ self.z for own in each.T])
+        zy = each.T @ (self.z * self.y[:, None])
+        return Sums(self.weights @ shares, self.y**2 @ each, zy, zz, np.arange(len(zz)))
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Posteriors of a mixture of regressions.
+
+    Attributes:
+        rows: of weights and noises, a row for each component.
+        concentration: of the components' probabilities, [K].
+        shares: probabilities of each row's components, [N, K].
+    """
+
+    rows: MatrixPosterior
+    concentration: np.ndarray
+    shares: np.ndarray
+
+
+def regression_ascent(
+    targets: Targets, rows: MatrixPosterior, shares: np.ndarray
+) -> Iterator[tuple[Regression, float]]:
+    """Updates of all components, then of each row's component and scale, from shares [N, K] on."""
+    scales, of_scales, weights = np.ones(len(shares)), np.zeros(len(shares)), targets.weights
+    if targets.freedom is not None:
+        of_scales += (digamma(targets.freedom / 2) - np.log(targets.freedom / 2)) / 2
+    while True:
+        rows = rows.learnt(targets.sums(shares, scales))
+        concentration = 1 + weights @ shares
+        logs = digamma(concentration) - digamma(concentration.sum())
+        bound = rows.evidence + weights @ (of_scales + (shares * logs + entr(shares)).sum(1))
+        bound -= ((concentration - 1) * logs - gammaln(concentration)).sum()
+        bound -= gammaln(concentration.sum()) - gammaln(len(logs))
+        yield Regression(rows, concentration, shares), float(bound)
+        errors = targets.errors(rows)
+        levels = logs + (digamma(rows.tau[0]) - np.log(rows.tau[1])) / 2
+        shares = softmax(levels - scales[:, None] * errors / 2, axis=1)
+        if targets.freedom is not None:
+            prior, shape = targets.freedom / 2, (targets.freedom + 1) / 2
+            rate = prior + (shares * errors).sum(1) / 2
+            scales = shape / rate
+            of_scales = prior * np.log(prior) - gammaln(prior) + gammaln(shape) - shape * np.log(rate)
+            of_scales += (rate - prior) * scales

@@ -1,0 +1,414 @@
+"""Bayesian linear regression as a scikit-learn estimator."""
+
+import warnings
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from numpy.typing import ArrayLike
+from pyro import poutine
+from scipy.special import softmax  # type: ignore[import-untyped]
+from scipy.stats import gamma, t  # type: ignore[import-untyped]
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_array, check_consistent_length, check_random_state, check_scalar, column_or_1d
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
+from torch.nn.functional import pad
+
+from pyro_fmvae.infer import AutoConjugate
+from pyro_fmvae.learn.linear_ascent import (
+    VAGUE,
+    MatrixPosterior,
+    Regression,
+    Targets,
+    climb,
+    regression_ascent,
+    state_of,
+)
+from pyro_fmvae.sklearn.table_estimator import tails_of
+
+SHORT = 20
+"""Updates of each start, of which the best goes on."""
+
+
+class RegressionInterval(NamedTuple):
+    """Lower and upper ends, in this order along the first axis."""
+
+    coef: np.ndarray
+    """Ends for the coefficients, [2, P], or [2, K, P] of several components."""
+    intercept: np.ndarray
+    """Ends for the intercepts, [2], or [2, K]."""
+    noise_variance: np.ndarray
+    """Ends for the variances of the noise, [2], or [2, K]; of Student-t noise, for the squared scale."""
+
+
+class BayesianRegression(RegressorMixin, BaseEstimator):
+    """Bayesian linear regression: normal or Student-t noise, mixtures of regressions, and groups of rows.
+
+    Coefficients and the precision of the noise have one joint posterior, and the relevance of coefficients
+    is learnt, as in :class:`sklearn.linear_model.BayesianRidge`, whose prior does not scale with the noise.
+
+    Args:
+        n_components: K regressions, each with its own noise; which one a row belongs to is found.
+        likelihood: "normal", or "student" for noise with outliers.
+        degrees_of_freedom: of Student-t noise.
+        tol: an update that gains less, in nats per row, is the last.
+        max_iter: updates at most.
+        n_init: random starts of a mixture; the one with the best bound goes on.
+        random_state: seed of the starts.
+
+    Attributes:
+        coef_: posterior means of the coefficients, [P], or [K, P] of several components; with groups, those
+            that all groups share.
+        intercept_: a number, or [K].
+        noise_variance_: inverse expected precision of the noise, a number, or [K].
+        groups_: labels of the groups, [G], if there were any.
+        group_coef_, group_intercept_: sums of shared and own parts, [G, P] and [G], or [K, G, P] and [K, G].
+        weights_: posterior means of the components' probabilities, [K].
+        n_components_: K.
+        lower_bound_: bound on the log-probability of the targets, in nats and in the data's units.
+        lower_bounds_: the same after each update.
+        n_iter_: updates.
+        converged_: whether the last update gained less than ``tol``.
+        n_features_in_: P.
+        feature_names_in_: their names, where ``X`` had any.
+
+    References:
+        Bishop (2006), Pattern Recognition and Machine Learning, Sections 10.3 and 14.5. Of Student-t noise:
+        Tipping and Lawrence (2005), Variational inference for Student-t models.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pyro_fmvae.sklearn import BayesianRegression
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(100, 2))
+        >>> y = 1 + X @ [2.0, -1.0] + rng.normal(0, 0.1, 100)
+        >>> y[:5] += 20
+        >>> robust = BayesianRegression(likelihood="student").fit(X, y)
+        >>> robust.coef_.round(1), round(robust.intercept_, 1)
+        (array([ 2., -1.]), 1.0)
+        >>> mean, std = robust.predict(X, return_std=True)
+        >>> mean.shape, std.shape
+        ((100,), (100,))
+    """
+
+    _found: Regression
+    _rows: MatrixPosterior
+    _labels: np.ndarray | None
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        *,
+        likelihood: str = "normal",
+        degrees_of_freedom: float = 4.0,
+        tol: float = 1e-5,
+        max_iter: int = 1000,
+        n_init: int = 10,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.likelihood = likelihood
+        self.degrees_of_freedom = degrees_of_freedom
+        self.tol = tol
+        self.max_iter = max_iter
+        self.n_init = n_init
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> "BayesianRegression":
+        """Fit the model.
+
+        Args:
+            X: rows [n, P].
+            y: targets [n], NaN where missing.
+            sample_weight: rows that each one stands for, >= 0, [n].
+            groups: label of each row's group, [n]. A group's coefficients are those that all share and a part
+                of its own, which is the smaller the less the groups differ.
+
+        Raises:
+            ValueError: an argument out of range, or no target.
+        """
+        self._check_parameters()
+        self._labels = None if groups is None else np.unique(np.asarray(groups))
+        x = validate_data(self, X, dtype=np.float64)
+        y, weights = self._given(x, y, sample_weight)
+        use = (weights > 0) & ~np.isnan(y)
+        if not use.any():
+            raise ValueError("y: expected a target of a row whose weight is above 0, got none")
+        total = weights[use].sum()
+        self._centre = weights[use] @ x[use] / total
+        self._scale = _spread(x[use], self._centre, weights[use])
+        self._middle = float(weights[use] @ y[use] / total)
+        self._unit = float(_spread(y[use, None], np.array([self._middle]), weights[use])[0])
+        targets = self._targets(x, y, weights, groups)
+        rng = check_random_state(self.random_state)
+        found = self._climbed(targets, [self._start(targets, rng) for _ in range(self._starts())])
+        self._found, bounds, self.converged_ = found
+        self._rows = self._found.rows
+        self.lower_bounds_ = np.array(bounds) - total * np.log(self._unit)
+        self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
+        if not self.converged_:
+            warnings.warn(
+                f"max_iter: no convergence within {len(bounds)} updates; increase it, or tol",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        self._publish()
+        return self
+
+    def _climbed(self, targets: Targets, starts: list[np.ndarray]) -> tuple[Regression, list[float], bool]:
+        """The start with the best bound after a few updates, to its end."""
+        width, number = targets.z.shape[1], self.n_components
+        zero = MatrixPosterior.at_start(
+            np.zeros((number, width)), np.arange(number), np.ones(number), self._relevance
+        )
+        limits = self.max_iter, self.tol * float(targets.weights.sum())
+        if len(starts) > 1:
+            short = [
+                climb(regression_ascent(targets, zero, s), min(SHORT, self.max_iter), 0.0) for s in starts
+            ]
+            starts = [starts[int(np.argmax([found[1][-1] for found in short]))]]
+        return climb(regression_ascent(targets, zero, starts[0]), *limits)
+
+    def _starts(self) -> int:
+        return self.n_init if self.n_components > 1 else 1
+
+    def _start(self, targets: Targets, rng: np.random.RandomState) -> np.ndarray:
+        """Probabilities of components, [N, K]: those of lines through a few random rows each."""
+        number, (count, width) = self.n_components, targets.z.shape
+        if number == 1:
+            return np.ones((count, 1))
+        lines = []
+        for _ in range(number):
+            rows = rng.choice(count, min(width + 1, count), replace=False)
+            z, y = targets.z[rows], targets.y[rows]
+            lines.append(np.linalg.solve(z.T @ z + 1e-3 * np.eye(width), z.T @ y))
+        off = (targets.y[:, None] - targets.z @ np.stack(lines, 1)) ** 2
+        found: np.ndarray = softmax(-off / max(2 * np.median(off.min(1)), VAGUE), axis=1)
+        return found
+
+    def _publish(self) -> None:
+        mean, features = self._rows.mean, len(self._centre)
+        coef = mean[:, :features] * self._unit / self._scale
+        intercept = self._middle + mean[:, -1] * self._unit - coef @ self._centre
+        noise = self._unit**2 / self._rows.precision
+        self.n_components_ = len(mean)
+        self.weights_ = self._found.concentration / self._found.concentration.sum()
+        for name in ("groups_", "group_coef_", "group_intercept_"):
+            self.__dict__.pop(name, None)
+        if self._labels is not None:
+            self.groups_, number = self._labels, len(self._labels)
+            own = mean[:, features : features * (number + 1)].reshape(len(mean), number, features)
+            own = own * self._unit / self._scale
+            apart = mean[:, features * (number + 1) : -1] * self._unit - own @ self._centre
+            self.group_coef_ = _alone(coef[:, None] + own)
+            self.group_intercept_ = _alone(intercept[:, None] + apart)
+        self.coef_, self.intercept_ = _alone(coef), _alone(intercept)
+        self.noise_variance_ = _alone(noise)
+
+    # ------------------------------------------------------------------ rows
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False, groups: ArrayLike | None = None
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Predictive mean of the target of rows, [n], and its standard deviation, noise included.
+
+        Args:
+            X: rows [n, P].
+            return_std: also give the standard deviation.
+            groups: labels as in :meth:`fit`; a group that it did not have is one like the others.
+        """
+        check_is_fitted(self)
+        x = validate_data(self, X, dtype=np.float64, reset=False)
+        z, rows = self._design(x, groups), self._rows
+        means, share = z @ rows.mean.T, self.weights_
+        mean = self._middle + self._unit * (means @ share)
+        if not return_std:
+            return mean
+        shape, rate = rows.tau
+        variance = np.where(shape > 1, rate / np.maximum(shape - 1, VAGUE), np.inf)
+        inner = np.stack([((z @ spread) * z).sum(1) for spread in rows.spread[rows.group]], 1)
+        if self._labels is not None:
+            new = ~self._group_of(x, groups)[1]
+            relevance = rows.alpha[0, 1:] / rows.alpha[1, 1:]
+            squares = (z[:, : len(self._centre)] ** 2).sum(1) / relevance[0] + 1 / relevance[1]
+            inner += (new * squares)[:, None]
+        nu = self.degrees_of_freedom
+        noise = 1.0 if self.likelihood == "normal" else nu / (nu - 2) if nu > 2 else np.inf
+        square = (variance * (noise + inner) + means**2) @ share - (means @ share) ** 2
+        return mean, self._unit * np.sqrt(square)
+
+    def predict_component(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> np.ndarray:
+        """Probabilities of the components of rows and their targets, [n, K]."""
+        check_is_fitted(self)
+        x = validate_data(self, X, dtype=np.float64, reset=False)
+        z, rows, nu = self._design(x, groups), self._rows, self.degrees_of_freedom
+        off = (self._given(x, y, None)[0] - self._middle) / self._unit
+        squares = rows.precision * (off[:, None] - z @ rows.mean.T) ** 2
+        table = -squares / 2 if self.likelihood == "normal" else -(nu + 1) / 2 * np.log1p(squares / nu)
+        table = np.nan_to_num(table + np.log(rows.precision) / 2) * ~np.isnan(off)[:, None]
+        found: np.ndarray = softmax(np.log(self.weights_) + table, axis=1)
+        return found
+
+    def credible_interval(self, probability: float = 0.95) -> RegressionInterval:
+        """Equal-tailed intervals of coefficients, intercepts and noise, each by its own marginal posterior.
+
+        The intercept is that where all columns of ``X`` are 0.
+
+        Args:
+            probability: of each interval, in (0, 1).
+
+        Raises:
+            ValueError: a probability out of range.
+        """
+        check_is_fitted(self)
+        tails, rows, features = tails_of(probability), self._rows, len(self._centre)
+        (shape, rate), width = rows.tau, rows.mean.shape[1]
+        turn = np.zeros((features + 1, width))
+        turn[:features, :features] = np.diag(1 / self._scale)
+        turn[-1, :features], turn[-1, -1] = -self._centre / self._scale, 1.0
+        square = np.einsum("pm,cmn,pn->cp", turn, rows.spread[rows.group], turn)
+        mean, scale = rows.mean @ turn.T, np.sqrt(square * (rate / shape)[:, None])
+        ends = self._unit * t.ppf(tails[:, None, None], 2 * shape[:, None], mean, scale)
+        ends[..., -1] += self._middle
+        noise = self._unit**2 / gamma.ppf(tails[::-1, None], shape, scale=1 / rate)
+        one = len(rows.mean) == 1
+        found = ends[..., :-1], ends[..., -1], noise
+        return RegressionInterval(*(part[:, 0] if one else part for part in found))
+
+    # ------------------------------------------------------------------ the program
+
+    @property
+    def model_(self) -> Callable[..., None]:
+        """The model as a plain Pyro program of :meth:`model_arguments`."""
+        check_is_fitted(self)
+        number, index = len(self._rows.mean), torch.tensor(self._relevance)
+        student, nu = self.likelihood == "student", torch.tensor(self.degrees_of_freedom, dtype=torch.float64)
+        vague, zero = torch.tensor(VAGUE, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+
+        def model(z: Tensor, y: Tensor, weights: Tensor) -> None:  # [n, M], [n] and [n]
+            with pyro.plate("relevances", int(index.max()) + 1):
+                own = pyro.sample("relevance", dist.Gamma(vague, vague))
+            relevances = pad(own, (0, 1), value=VAGUE)[index]
+            with pyro.plate("components", number):
+                precision = pyro.sample("precision", dist.Gamma(vague, vague))
+                scale = (precision.unsqueeze(-1) * relevances).rsqrt()
+                lines = pyro.sample("lines", dist.Normal(zero, scale).to_event(1))
+            if number > 1:
+                shares = pyro.sample("shares", dist.Dirichlet(torch.ones(number, dtype=torch.float64)))
+            with pyro.plate("rows", len(y), subsample=y), poutine.scale(scale=weights):
+                component = pyro.sample("component", dist.Categorical(shares)) if number > 1 else 0
+                tau = precision[component]
+                if student:
+                    tau = tau * pyro.sample("scale", dist.Gamma(nu / 2, nu / 2))
+                pyro.sample("y", dist.Normal((lines[component] * z).sum(-1), tau.rsqrt()), obs=y)
+
+        return model
+
+    @property
+    def guide_(self) -> AutoConjugate:
+        """A new autoguide of :attr:`model_` with the posterior that was found; scales are found anew."""
+        local = ["rows"] if self.likelihood == "student" else []
+        guide = AutoConjugate(self.model_, local=local, structured=True)
+        width = self._rows.mean.shape[1]
+        guide.setup(torch.zeros(2, width).double(), torch.zeros(2).double(), torch.ones(2).double())
+        state = state_of(self._rows, "relevance", "precision", "lines")
+        state["posteriors.shares.natural"] = torch.tensor(self._found.concentration)
+        guide.load_state_dict(state, strict=False)
+        return guide
+
+    def model_arguments(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Arguments of :attr:`model_`: regressors and targets in the fit's units, and weights of the rows."""
+        check_is_fitted(self)
+        x = validate_data(self, X, dtype=np.float64, reset=False)
+        given = self._targets(x, *self._given(x, y, sample_weight), groups)
+        return torch.tensor(given.z), torch.tensor(given.y), torch.tensor(given.weights)
+
+    # ------------------------------------------------------------------ what a fit needs
+
+    def _given(self, x: np.ndarray, y: ArrayLike, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
+        if y is None:
+            raise ValueError(
+                "y: expected targets, got None; requires y to be passed, but the target y is None"
+            )
+        found: np.ndarray = check_array(
+            y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y"
+        )
+        found = column_or_1d(found, warn=True)
+        check_consistent_length(x, found)
+        weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+        return found, weights
+
+    def _targets(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray, groups: Any) -> Targets:
+        use = (weights > 0) & ~np.isnan(y)
+        nu = None if self.likelihood == "normal" else float(self.degrees_of_freedom)
+        return Targets(self._design(x, groups)[use], (y[use] - self._middle) / self._unit, weights[use], nu)
+
+    def _group_of(self, x: np.ndarray, groups: ArrayLike | None) -> tuple[np.ndarray, np.ndarray]:
+        """Number of the group of each row, and whether :meth:`fit` had it."""
+        known = self._labels
+        if groups is None or known is None:
+            return np.zeros(len(x), dtype=int), np.zeros(len(x), dtype=bool)
+        given = np.asarray(groups)
+        if given.shape != (len(x),):
+            raise ValueError(f"groups: expected a label for each of {len(x)} rows, got {list(given.shape)}")
+        number = np.minimum(np.searchsorted(known, given), len(known) - 1)
+        return number, known[number] == given
+
+    def _design(self, x: np.ndarray, groups: ArrayLike | None) -> np.ndarray:
+        """Regressors of rows: columns in their units, those of each group, its intercept, and 1."""
+        z = (x - self._centre) / self._scale
+        parts = [z]
+        if self._labels is None and groups is not None:
+            raise ValueError("groups: expected None, as in fit")
+        if self._labels is not None:
+            number, known = self._group_of(x, groups)
+            apart = np.eye(len(self._labels))[number] * known[:, None]
+            parts += [(apart[:, :, None] * z[:, None]).reshape(len(z), -1), apart]
+        return np.column_stack([*parts, np.ones(len(z))])
+
+    @property
+    def _relevance(self) -> np.ndarray:
+        """Number of the relevance of each regressor, -1 for the intercept's."""
+        groups, features = 0 if self._labels is None else len(self._labels), len(self._centre)
+        return np.repeat([0, 1, 2, -1], [features, features * groups, groups, 1])
+
+    def _check_parameters(self) -> None:
+        for name in ("n_components", "max_iter", "n_init"):
+            check_scalar(getattr(self, name), name, Integral, min_val=1)
+        check_scalar(self.tol, "tol", Real, min_val=0)
+        check_scalar(
+            self.degrees_of_freedom, "degrees_of_freedom", Real, min_val=0, include_boundaries="neither"
+        )
+        if self.likelihood not in ("normal", "student"):
+            raise ValueError(f"likelihood: expected 'normal' or 'student', got {self.likelihood!r}")
+
+
+def _spread(x: np.ndarray, centre: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Standard deviations of columns, 1 where they are 0."""
+    found = np.sqrt(weights @ (x - centre) ** 2 / weights.sum())
+    return np.where(found > 0, found, 1.0)
+
+
+def _alone(values: np.ndarray) -> Any:
+    """Without the axis of components, if there is only one."""
+    if len(values) > 1:
+        return values
+    return float(values[0]) if values.ndim == 1 else values[0]

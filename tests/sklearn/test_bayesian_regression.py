@@ -1,0 +1,183 @@
+"""Bayesian regression as an estimator: against scikit-learn, quadrature and the Pyro program."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import gammaln
+from scipy.stats import t
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import BayesianRidge
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from pyro_fmvae import ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
+from pyro_fmvae.learn.linear_ascent import VAGUE
+from pyro_fmvae.sklearn import BayesianRegression
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Rows of four columns in different units, and targets."""
+    rng = np.random.default_rng(0)
+    x = 2 + rng.normal(size=(80, 4)) * [1, 10, 0.1, 1]
+    return x, 3 + x @ [1, 0.2, 0, -1] + rng.normal(0, 0.5, 80)
+
+
+@pytest.fixture(scope="module")
+def lines():
+    """Points on two lines, and which line each is on."""
+    rng = np.random.default_rng(1)
+    on, x = rng.integers(0, 2, 200), rng.normal(size=(200, 1))
+    return x, np.where(on, 2 * x[:, 0] + 1, -x[:, 0]) + rng.normal(0, 0.2, 200), on
+
+
+@parametrize_with_checks(
+    [BayesianRegression(), BayesianRegression(likelihood="student"), BayesianRegression(2, n_init=2)]
+)
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("likelihood", ["normal", "student"])
+@pytest.mark.parametrize("kind", ["line", "groups", "mixture"])
+def test_bound_is_that_of_the_program(rows, lines, kind, likelihood, dtype, clean_slate):
+    """Recognised by the engine from Pyro's own distributions, which knows nothing of the estimator's sums."""
+    torch.set_default_dtype(dtype)
+    x, y, _ = (*rows, None) if kind != "mixture" else lines
+    rng, y = np.random.default_rng(2), y.copy()
+    weights, groups = rng.integers(0, 3, len(y)) / 2, rng.integers(0, 3, len(y)) if kind == "groups" else None
+    y[:5] = np.nan
+    if groups is not None:
+        y = y + np.array([0, 3, -2])[groups] + x[:, 0] * np.array([1, 0, -1])[groups]
+    model = BayesianRegression(
+        1 + (kind == "mixture"), likelihood=likelihood, tol=1e-9, max_iter=9000, random_state=0
+    )
+    model.fit(x, y, weights, groups)
+    assert np.diff(model.lower_bounds_).min() > -1e-8
+    arguments, program, guide = model.model_arguments(x, y, weights, groups), model.model_, model.guide_
+    assert len(arguments[1]) == ((weights > 0) & ~np.isnan(y)).sum()
+    elbo, units = TraceConjugate_ELBO(), arguments[2].sum().item() * np.log(model._unit)
+    svi = ConjugateSVI(program, guide, NaturalGradient(1.0), elbo)
+    losses = [svi.step(*arguments) for _ in range(2)]
+    assert -losses[0] - units == pytest.approx(model.lower_bound_, abs=1e-5)
+    assert -losses[1] - units == pytest.approx(model.lower_bound_, abs=1e-5)  # a fixed point, too
+
+
+def test_agrees_with_bayesian_ridge(rows):
+    x, y = rows
+    model, other = BayesianRegression(tol=1e-9).fit(x, y), BayesianRidge().fit(x, y)
+    spread = np.sqrt(np.diag(other.sigma_))
+    assert (np.abs(model.coef_ - other.coef_) < 0.1 * spread).all()
+    mean, std = model.predict(x, return_std=True)
+    wanted, other_std = other.predict(x, return_std=True)
+    np.testing.assert_allclose(mean, wanted, atol=0.02)
+    np.testing.assert_allclose(std, other_std, rtol=0.05)
+
+
+def test_agrees_with_quadrature():
+    """Given its relevance, the regression is exact in closed form; that is integrated over numerically."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(60, 1))
+    y = 1 + x[:, 0] + rng.normal(size=60)
+    model = BayesianRegression(tol=1e-12, max_iter=5000).fit(x, y)
+    z, own = np.column_stack([(x - x.mean()) / x.std(), np.ones(60)]), (y - y.mean()) / y.std()
+    logs = np.linspace(-12, 8, 4001)
+    evidence, coefs, seconds = [], [], []
+    for alpha in np.exp(logs):
+        precision = z.T @ z + np.diag([alpha, VAGUE])
+        mean = np.linalg.solve(precision, z.T @ own)
+        a, b = VAGUE + 30, VAGUE + (own @ own - mean @ precision @ mean) / 2
+        value = np.log(alpha * VAGUE) / 2 - np.linalg.slogdet(precision)[1] / 2 - a * np.log(b)
+        value += gammaln(a) + 2 * (VAGUE * np.log(VAGUE) - gammaln(VAGUE)) - 30 * np.log(2 * np.pi)
+        evidence.append(value + VAGUE * np.log(alpha) - VAGUE * alpha)
+        coefs.append(mean[0])
+        seconds.append(mean[0] ** 2 + np.linalg.inv(precision)[0, 0] * b / (a - 1))
+    weights = np.exp(np.array(evidence) - max(evidence))
+    log_evidence = max(evidence) + np.log(np.trapezoid(weights, logs)) - 60 * np.log(y.std())
+    weights /= weights.sum()
+    assert log_evidence - 0.7 < model.lower_bound_ < log_evidence
+    coef = weights @ coefs
+    spread = np.sqrt(weights @ seconds - coef**2)
+    assert abs(model.coef_[0] * x.std() / y.std() - coef) < 0.05 * spread
+    low, high = (model.credible_interval(0.95).coef * x.std() / y.std())[:, 0]
+    assert high - low == pytest.approx(2 * t.ppf(0.975, 60) * np.sqrt(58 / 60) * spread, rel=0.03)
+
+
+def test_intervals_hold_what_they_say():
+    rng, hits = np.random.default_rng(4), []
+    for _ in range(150):
+        x = rng.normal(3, 1, size=(25, 2))
+        y = 2 + x @ [1, -1] + rng.normal(0, 0.7, 25)
+        low, high = np.stack(
+            [part.reshape(2, -1)[:, 0] for part in (BayesianRegression().fit(x, y).credible_interval(0.8))], 1
+        )
+        hits.append((low < [1, 2, 0.49]) & (high > [1, 2, 0.49]))
+    assert (np.abs(np.mean(hits, 0) - 0.8) < 0.1).all()
+
+
+def test_outliers_hardly_move_a_robust_line(rows):
+    x, y = rows
+    y = y.copy()
+    y[:8] += 30
+    robust, plain = (BayesianRegression(likelihood=kind).fit(x, y) for kind in ("student", "normal"))
+    true = 3 + x @ [1, 0.2, 0, -1]
+    assert np.abs(robust.predict(x) - true).mean() < 0.2 < 2 < np.abs(plain.predict(x) - true).mean()
+
+
+def test_two_lines_are_found(lines):
+    x, y, on = lines
+    model = BayesianRegression(2, random_state=0).fit(x, y)
+    order = np.argsort(model.coef_[:, 0])
+    np.testing.assert_allclose(model.coef_[order, 0], [-1, 2], atol=0.1)
+    np.testing.assert_allclose(model.intercept_[order], [0, 1], atol=0.1)
+    found = model.predict_component(x, y)
+    np.testing.assert_allclose(found.sum(1), 1)
+    assert np.mean(order[on] == found.argmax(1)) > 0.95
+    missing = model.predict_component(x, np.full(len(x), np.nan))
+    np.testing.assert_allclose(missing, np.tile(model.weights_, (len(x), 1)))
+    mean, std = model.predict(x, return_std=True)
+    each = model.intercept_ + x @ model.coef_.T
+    np.testing.assert_allclose(mean, each @ model.weights_)
+    assert (std**2 > (each**2 @ model.weights_ - mean**2)).all()
+
+
+def test_groups_share_what_they_have_in_common():
+    rng = np.random.default_rng(5)
+    groups, x = (
+        np.array(["b", "a", "c", "d"])[np.repeat([0, 1, 2, 3], [60, 60, 60, 3])],
+        rng.normal(size=(183, 2)),
+    )
+    own = {"a": -1.0, "b": 0.0, "c": 1.0, "d": 0.0}
+    y = (
+        1
+        + x @ [2, 1]
+        + [own[g] * (1 + row[0]) for g, row in zip(groups, x, strict=True)]
+        + rng.normal(0, 0.3, 183)
+    )
+    model = BayesianRegression().fit(x, y, groups=groups)
+    assert list(model.groups_) == ["a", "b", "c", "d"]
+    np.testing.assert_allclose(model.group_coef_[:3], [[1, 1], [2, 1], [3, 1]], atol=0.15)
+    np.testing.assert_allclose(model.group_intercept_[:3], [0, 1, 2], atol=0.15)
+    np.testing.assert_allclose(model.predict(x[:9], groups=groups[:9]), 1 + x[:9] @ [2, 1], atol=0.2)
+    mean, std = model.predict(x[:9], True, groups=["new"] * 9)
+    np.testing.assert_allclose(mean, model.intercept_ + x[:9] @ model.coef_)
+    assert (std > 2 * model.predict(x[:9], True, groups=groups[:9])[1]).all()
+    with pytest.raises(ValueError, match="groups: expected a label for each of 9 rows"):
+        model.predict(x[:9], groups=["a"])
+    with pytest.raises(ValueError, match="groups: expected None"):
+        BayesianRegression().fit(x, y).predict(x, groups=groups)
+
+
+def test_files_and_messages(rows):
+    x, y = rows
+    model = BayesianRegression().fit(x, y)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(x), model.predict(x))
+    with pytest.raises(ValueError, match="likelihood: expected 'normal' or 'student', got 'cauchy'"):
+        clone(model).set_params(likelihood="cauchy").fit(x, y)
+    with pytest.raises(ValueError, match="y: expected a target"):
+        clone(model).fit(x, np.full(80, np.nan))
+    with pytest.warns(ConvergenceWarning, match="max_iter: no convergence within 2 updates"):
+        clone(model).set_params(max_iter=2, tol=1e-12).fit(x, y)
