@@ -73,6 +73,8 @@ class SparseOptions:
     mixed: bool = False
     """Read a table whose missing numbers are NaN, and whose columns of words are categories. Columns of
     numbers are standardised as ever, skewed ones after a power: see `ColumnTransform`."""
+    gaps: bool = False
+    """Read a table as with `mixed` if it has words, or numbers are missing."""
     table: TableOptions = field(default_factory=TableOptions)
     """What is said about the columns of a table."""
     counts: CountOptions | None = None

@@ -199,6 +199,15 @@ class Preprocessing:
         return tuple(name for column, name in enumerate(self.column_names) if column != batch)
 
     @property
+    def category_sizes(self) -> tuple[int, ...]:
+        """Number of categories of each column [D] of a table; 0 for a column of numbers."""
+        words = [len(names) for names in self.levels] or [0] * self.event_shape[0]
+        values = (
+            [len(numbers) for numbers in self.powers.values] if self.powers is not None else [0] * len(words)
+        )
+        return tuple(map(max, words, values))
+
+    @property
     def signed(self) -> bool:
         """True for greys and colours, which the model sees in [-1, 1], as Paquet et al. (2018) scale them."""
         return self.kind is Kind.IMAGE

@@ -67,6 +67,7 @@ from pyro_fmvae.distributions.observation import (
     NegativeBinomialObservation,
     Observation,
     PoissonObservation,
+    TableObservation,
 )
 from pyro_fmvae.distributions.poisson_component import PoissonComponent
 from pyro_fmvae.distributions.relaxation import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
@@ -149,6 +150,7 @@ __all__ = [
     "SpikeAndSlabMixture",
     "SpikeDraws",
     "StraightThrough",
+    "TableObservation",
     "WishartFamily",
     "component_table",
     "expected_linear_normal",

@@ -62,7 +62,10 @@ def of_category(values: Tensor, codes: Tensor) -> Tensor:
         codes: of :func:`codes_below`, int64 [..., N].
     """
     padded = pad(values, (0, 1))
-    places = torch.where(codes < 0, values.shape[-1], codes).unsqueeze(-2)
+    places = torch.where(codes < 0, values.shape[-1], codes)
+    if places.dim() == 1:
+        return padded.index_select(-1, places).mT
+    places = places.unsqueeze(-2)
     lead = torch.broadcast_shapes(padded.shape[:-1], places.shape[:-1])
     return padded.expand(*lead, -1).gather(-1, places.expand(*lead, -1)).mT
 

@@ -2,15 +2,15 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
 
 import pyro.distributions as dist
 import torch
 from pyro.distributions import MaskedDistribution
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
+from torch.distributions import Distribution, Independent, MultivariateNormal, Normal, constraints
 
 
 class Observation(ABC):
@@ -211,6 +211,121 @@ class _NormalLogProb(torch.autograd.Function):
             None if each is None else each.sum_to_size(shape)
             for each, shape in zip(grads, ctx.shapes, strict=True)
         )
+
+
+class TableObservation(GaussianObservation):
+    """Rows of numbers and categories, independent given the features, of which any may be missing (NaN).
+
+    The decoder gives one list of numbers: the means of the columns of numbers, logits of their standard
+    deviations, and logits of the categories of each other column.
+
+    Args:
+        levels: number of categories of each column [D]; 0 for a column of numbers.
+        min_scale, max_scale: as for :class:`GaussianObservation`.
+    """
+
+    outputs = 1
+
+    def __init__(self, levels: Sequence[int], min_scale: float, max_scale: float) -> None:
+        super().__init__(1, min_scale, max_scale)
+        self.levels = tuple(levels)
+        self.numbers = [column for column, size in enumerate(levels) if not size]
+        self.words = [column for column, size in enumerate(levels) if size]
+        self.most = max(levels)
+
+    @property
+    def width(self) -> int:
+        """How many numbers the decoder gives."""
+        return 2 * len(self.numbers) + sum(self.levels)
+
+    def explained(self, x: Tensor) -> Tensor:
+        """Rows [..., D], with 0 where an entry is missing."""
+        return x.nan_to_num(0.0)
+
+    def density(self, decoder: Callable[..., Tensor], z: Tensor, x: Tensor) -> Distribution:
+        """p(x | z) of the entries that are there."""
+        return _Row(self, decoder(z), ~x.isnan())
+
+    def __call__(self, features: Tensor) -> Distribution:
+        """The density of whole rows [..., D]."""
+        return _Row(self, features, torch.ones((), dtype=torch.bool, device=features.device))
+
+    def mean(self, features: Tensor) -> Tensor:
+        """Means of numbers, and the most probable categories, [..., D]."""
+        mean, _, logits = self.parts(features)
+        found = mean.new_zeros(*mean.shape[:-1], len(self.levels))
+        found[..., self.numbers] = mean
+        if self.words:
+            found[..., self.words] = logits.argmax(-1).to(found)
+        return found
+
+    def std(self, features: Tensor) -> Tensor:
+        """Standard deviations of numbers, [..., D]; 0 for categories."""
+        _, std, _ = self.parts(features)
+        found = std.new_zeros(*std.shape[:-1], len(self.levels))
+        found[..., self.numbers] = std
+        return found
+
+    def features(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Features of numbers of about this mean and deviation, and of equally probable categories."""
+        of_numbers = super().features(mean[..., self.numbers], std[..., self.numbers])
+        logits = mean.new_zeros(*mean.shape[:-1], sum(self.levels))
+        return torch.cat([of_numbers.flatten(-2), logits], -1).unsqueeze(-2)
+
+    def parts(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Means and deviations of numbers; log-probabilities of categories, [..., words, most]."""
+        (flat,) = self._split(features)
+        count = len(self.numbers)
+        mean, scale = flat[..., :count], self._scale(flat[..., count : 2 * count])
+        places = torch.arange(self.most, device=flat.device)
+        sizes = torch.tensor([self.levels[column] for column in self.words], device=flat.device)
+        there = places < sizes.unsqueeze(-1)  # [words, most]
+        starts = 2 * count + sizes.cumsum(0) - sizes
+        index = (starts.unsqueeze(-1) + places).clamp(max=flat.shape[-1] - 1)
+        logits = flat[..., index.flatten()].unflatten(-1, index.shape) if self.words else flat[..., :0, None]
+        return mean, scale, logits.masked_fill(~there, -math.inf).log_softmax(-1) if self.words else logits
+
+
+class _Row(dist.TorchDistribution):
+    """The density of rows given features, of the entries that are there, bool [..., D] or []."""
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    support = constraints.real_vector
+
+    def __init__(self, observation: TableObservation, features: Tensor, there: Tensor) -> None:
+        self.observation, self.there, self.given = observation, there, features
+        self.loc, self.scale, self.logits = observation.parts(features)
+        columns = torch.Size([len(observation.levels)])
+        super().__init__(features.shape[:-2], columns, validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """See :meth:`TableObservation.mean`."""
+        return self.observation.mean(self.given)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Sum over the entries that are there: [...]."""
+        there = self.there.expand(value.shape)
+        numbers, words = self.observation.numbers, self.observation.words
+        known = _NormalLogProb.apply(value[..., numbers], self.loc, self.scale)
+        total: Tensor = known.where(there[..., numbers], 0.0).sum(-1)
+        if words:
+            codes = value[..., words].long().unsqueeze(-1)
+            shares = self.logits.expand(*codes.shape[:-1], -1).gather(-1, codes).squeeze(-1)
+            total = total + shares.where(there[..., words], 0.0).sum(-1)
+        return total
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Rows, none of whose entries are missing."""
+        shape = (*sample_shape, *self.batch_shape, *self.event_shape)
+        found = self.loc.new_zeros(shape)
+        size = torch.Size(sample_shape)
+        drawn = dist.Normal(self.loc, self.scale).sample(size)
+        found[..., self.observation.numbers] = drawn
+        if self.observation.words:
+            words = dist.Categorical(logits=self.logits).sample(size)
+            found[..., self.observation.words] = words.to(found)
+        return found
 
 
 # Observation models of counts, such as the molecules of each gene in a cell. Lopez et al. (2018).

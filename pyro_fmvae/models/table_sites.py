@@ -96,6 +96,7 @@ class TableSites:
         self.counted = [column for column, size in enumerate(levels) if size == COUNTS]
         self.categories = [(column, size) for column, size in enumerate(levels) if size > LEFT_OUT]
         self.label_sizes = tuple(check_size("label_sizes", size) for size in label_sizes)
+        self._sizes = {site: size for site, size, _ in self._categorical()}
 
     def priors(self, learnt: LearntPrior | None = None) -> dict[str, Any]:
         """Priors of the weights, batch shape [], and of the parameters of each child, [K].
@@ -149,7 +150,7 @@ class TableSites:
 
     def categories_of(self, name: str) -> int:
         """How many categories a child has; 0: it has none."""
-        return {site: size for site, size, _ in self._categorical()}.get(name, 0)
+        return self._sizes.get(name, 0)
 
     def log_likelihoods(
         self, child: str, values: Tensor | PackedNumbers, stats: Tensor, others: Tensor

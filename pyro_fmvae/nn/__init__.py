@@ -13,7 +13,7 @@ from pyro_fmvae.nn.conv import ConvDecoder, ConvEncoder
 from pyro_fmvae.nn.counts import CountDecoder, CountEncoder
 from pyro_fmvae.nn.distortion import RandomThickness, RandomWarp
 from pyro_fmvae.nn.heads import ExponentialLink, NormalHead, SideBySide, SpikeHead
-from pyro_fmvae.nn.mlp import MLPDecoder, MLPEncoder
+from pyro_fmvae.nn.mlp import MLPDecoder, MLPEncoder, TableEncoder
 
 __all__ = [
     "ConvDecoder",
@@ -28,5 +28,6 @@ __all__ = [
     "RandomWarp",
     "SideBySide",
     "SpikeHead",
+    "TableEncoder",
     "is_image",
 ]

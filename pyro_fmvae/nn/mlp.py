@@ -5,6 +5,7 @@ from itertools import pairwise
 from math import prod
 from typing import Final
 
+import torch
 from torch import Tensor, nn
 
 from pyro_fmvae.nn.heads import NormalHead
@@ -63,6 +64,40 @@ class MLPEncoder(nn.Module):
         """Encode ``x[..., *event_shape]`` as what the head gives, each ``[..., latent_dim]``."""
         check_event("x", x, self.event_shape)
         return self.head(self.hidden(x.flatten(-len(self.event_shape))))
+
+
+class TableEncoder(MLPEncoder):
+    """A perceptron that sees numbers, whether each of them is there, and indicators of categories.
+
+    Args:
+        levels: number of categories of each column [D]; 0 for a column of numbers. NaN is missing.
+        latent_dim, hidden, head: as for :class:`MLPEncoder`.
+
+    Raises:
+        ValueError: an argument is not as described.
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[int],
+        latent_dim: int,
+        hidden: Sequence[int] = LAYERS,
+        head: Callable[[int, int], nn.Module] = NormalHead,
+    ) -> None:
+        numbers = [column for column, size in enumerate(levels) if not size]
+        super().__init__((2 * len(numbers) + sum(levels),), latent_dim, hidden, head)
+        self.columns, self.numbers = len(levels), numbers
+        places = [(column, code) for column, size in enumerate(levels) for code in range(size)]
+        self.register_buffer("places", torch.tensor(places).reshape(-1, 2).T, persistent=False)
+        self.places: Tensor
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Encode rows [..., D] as what the head gives, each [..., latent_dim]."""
+        check_event("x", x, (self.columns,))
+        numbers = x[..., self.numbers]
+        column, code = self.places
+        indicators = (x[..., column] == code).to(x)
+        return super().forward(torch.cat([numbers.nan_to_num(0.0), (~numbers.isnan()).to(x), indicators], -1))
 
 
 class MLPDecoder(nn.Module):

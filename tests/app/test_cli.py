@@ -587,7 +587,6 @@ TRAIN = [  # options, and a part of the message
     ("--data no_x.npz", "expected an array 'x'"),
     ("--data pickled.npz", "pickles are refused"),
     ("--data text.npz", "not a .npz file"),
-    ("--data words.csv", "expected numbers alone, got words in column"),
     ("--data grey.npz --labels 1", "has no labels to train on"),
     ("--data mnist-static --data-root text.npz", "data_root"),
     ("--config broken.yaml", "config"),

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation
+from pyro_fmvae.distributions import BernoulliObservation, GaussianObservation, TableObservation
+from pyro_fmvae.nn import TableEncoder
 
 
 def test_gaussian_features_give_mean_and_standard_deviation_back():
@@ -68,3 +69,48 @@ def test_the_density_of_binary_pixels_is_as_exact_as_float32():
     found = BernoulliObservation(1)(logits.reshape(-1, 1, 1, 1)).log_prob(x.float()).double()
     exact = torch.distributions.Bernoulli(logits=logits.double()[:, None]).log_prob(x[:, 0].double())
     assert_close(found, exact, rtol=1e-6, atol=1e-7)
+
+
+def test_rows_are_judged_by_the_entries_that_are_there():
+    """Against Normal and Categorical, entry by entry; what is missing has no gradient."""
+    observation, nan = TableObservation((0, 3, 0, 5, 2), 0.05, 2.0), torch.nan
+    features = torch.randn(3, 1, observation.width, requires_grad=True)
+    x = torch.tensor([[0.3, 2, nan, 4, 1], [nan] * 5, [1.0, nan, 2.0, 3, 0]])
+    density = observation.density(lambda z: features, torch.zeros(3, 2), x)
+    found = density.log_prob(observation.explained(x))
+    flat, places = features[:, 0], {1: slice(4, 7), 3: slice(7, 12), 4: slice(12, 14)}
+    scale = 0.05 + 1.95 * flat[:, 2:4].sigmoid()
+    for row in range(3):
+        expected = torch.zeros(())
+        for number, column in enumerate((0, 2)):
+            normal = torch.distributions.Normal(flat[row, number], scale[row, number])
+            expected = expected + (0.0 if x[row, column].isnan() else normal.log_prob(x[row, column]))
+        for column, part in places.items():
+            words = torch.distributions.Categorical(logits=flat[row, part])
+            known = not x[row, column].isnan()
+            expected = expected + (words.log_prob(x[row, column].long()) if known else 0.0)
+        assert_close(found[row], expected)
+    found.sum().backward()
+    assert features.grad.isfinite().all() and not features.grad[1].any()
+    assert not features.grad[0, 0, [1, 3]].any() and features.grad[0, 0, [0, 2]].all()
+
+
+def test_rows_are_drawn_with_the_means_and_shares_of_the_features():
+    observation = TableObservation((0, 3), 0.05, 2.0)
+    features = observation.features(torch.tensor([1.5, 0.0]), torch.tensor([0.5, 0.0]))
+    features[..., 2:] = torch.tensor([0.2, 0.5, 0.3]).log()
+    rows = observation(features).sample((4000,))
+    assert observation.mean(features).tolist() == [1.5, 1.0] and observation.std(features)[1] == 0
+    assert abs(rows[:, 0].mean() - 1.5) < 0.05 and abs(rows[:, 0].std() - 0.5) < 0.03
+    shares = rows[:, 1].long().bincount() / 4000
+    assert_close(shares, torch.tensor([0.2, 0.5, 0.3]), atol=0.03, rtol=0)
+
+
+def test_an_encoder_of_rows_sees_what_is_there():
+    encoder = TableEncoder((0, 3, 0), 2, ())
+    x = torch.tensor([[0.5, 2.0, torch.nan], [0.5, torch.nan, 0.0]])
+    seen = torch.tensor([[0.5, 0, 1, 0, 0, 0, 1], [0.5, 0, 1, 1, 0, 0, 0]])
+    for part, expected in zip(encoder(x), encoder.head(seen), strict=True):
+        assert_close(part, expected)
+    with pytest.raises(ValueError, match=r"x must have shape"):
+        encoder(torch.zeros(2, 4))

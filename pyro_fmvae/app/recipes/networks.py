@@ -17,6 +17,7 @@ from pyro_fmvae.distributions import (
     NegativeBinomialObservation,
     Observation,
     PoissonObservation,
+    TableObservation,
 )
 from pyro_fmvae.evaluate import edit_latent
 from pyro_fmvae.files.memory import describe, limit
@@ -33,6 +34,7 @@ from pyro_fmvae.nn import (
     RandomThickness,
     RandomWarp,
     SideBySide,
+    TableEncoder,
     is_image,
 )
 
@@ -148,6 +150,9 @@ def networks(
             (columns,), batches = preprocessing.decoded_shape, len(counts.batches)
             decoder = CountDecoder(latent_dim, columns, batches, counts.total, outputs > 1, hidden[::-1])
             return CountEncoder(columns, batches, latent_dim, hidden, head), decoder
+        if isinstance(observation, TableObservation):
+            of_rows = MLPDecoder(latent_dim, (observation.width,), 1, hidden[::-1])
+            return TableEncoder(observation.levels, latent_dim, hidden, head), of_rows
         if config.network != "mlp":
             convolutions = ConvEncoder(shape, latent_dim, width, head)
             return convolutions, ConvDecoder(latent_dim, shape, outputs, width)
@@ -168,6 +173,9 @@ def _observation(config: NetworkOptions, preprocessing: Preprocessing) -> Observ
     if preprocessing.binary:
         return BernoulliObservation(event_dim)
     assert config.min_scale is not None and config.max_scale is not None
+    if preprocessing.missing:
+        sizes = preprocessing.category_sizes
+        return TableObservation(sizes, config.min_scale, config.max_scale)
     return GaussianObservation(event_dim, config.min_scale, config.max_scale)
 
 
@@ -189,8 +197,10 @@ class NetworkRecipe(Recipe[_Options]):
 
     @classmethod
     def reading(cls, config: _Options, data: str) -> SparseOptions | None:
-        """Counts if they have a likelihood of their own; else pixels in [0, 1] and standardised columns."""
-        return None if counts_of(config) is None else SparseOptions(counts=counts_of(config))
+        """Counts if they have a likelihood of their own; else pixels in [0, 1] and columns of a table."""
+        if counts_of(config) is not None:
+            return SparseOptions(counts=counts_of(config))
+        return SparseOptions(gaps=True)
 
     @property
     def against_overfitting(self) -> str:

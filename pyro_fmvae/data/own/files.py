@@ -210,6 +210,8 @@ def split_file(
     if not mixed:
         asked = replace(asked, rest="plain")
     raw = read(path, as_is or mixed, asked, counts=counts)
+    if options.gaps and raw.plan and (raw.levels or np.isnan(raw.x).any()):
+        mixed, raw = True, read(path, True, options.table)
     if absent := [name for name in asked.labels if name not in raw.label_names]:
         listed = ", ".join((*raw.column_names, *raw.label_names)) or "no names"
         raise ValueError(f"label: expected columns out of {listed}, got {absent[0]!r}")

@@ -194,7 +194,7 @@ def _values(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def index_of(frame: Any) -> dict[str, np.ndarray]:
     """What names the rows of a frame of pandas', by name; empty if it only counts them."""
-    index = getattr(frame, "index", None)
+    index: Any = getattr(frame, "index", None)
     if not hasattr(index, "to_frame") or list(index) == list(range(len(index))):
         return {}
     names = unique([str(name or "index") for name in index.names])[0]

@@ -14,7 +14,7 @@ from pyro_fmvae.app.recipes.registry import DEFAULT, choose_model
 from pyro_fmvae.app.recipes.table_mixture import categories_of, numbers_tried
 from pyro_fmvae.app.runs import Run
 from pyro_fmvae.data import Kind, Preprocessing
-from tests.small_runs import command, succeed, write_files
+from tests.small_runs import command, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -463,15 +463,27 @@ def test_pictures_are_refused(tmp_path):
     assert status == 2 and "model: mixture learns tables; for pictures give --model fmvae" in err
 
 
-def test_networks_refuse_what_only_mixtures_take(trained, tmp_path):
+@pytest.mark.parametrize("model", ["vae", "fmvae"])
+def test_networks_take_gaps_and_words(trained, tmp_path, model):
+    """What is missing is neither seen by the encoder nor in the bound, whatever stands in its place."""
     folder, _ = trained
-    status, _, err = command(
-        "train", "--data", folder / "a.csv", "--model", "fmvae", "--out", tmp_path / "run"
+    rows = folder / "a.csv"
+    status, _, err = train(tmp_path / "run", rows, model=model, joint_iterations=20)
+    assert status == 0, err
+    result = json.loads(succeed("evaluate", tmp_path / "run", "--data", rows, "--num-samples", 2))
+    assert all(np.isfinite(result[name]) for name in ("elbo", "importance_weighted"))
+    succeed("encode", tmp_path / "run", "--data", rows, "--out", tmp_path / "out.csv")
+    given, found = (
+        list(csv.DictReader(path.read_text().splitlines())) for path in (rows, tmp_path / "out.csv")
     )
-    assert (
-        status == 2
-        and "row 1: expected a number in column 'length', got none; --model mixture takes gaps" in err
-    )
+    assert [{name: row[name] for name in given[0]} for row in found] == given
+    assert all(np.isfinite(float(row["mean_0"])) for row in found)
+    run = pyro_fmvae.load(tmp_path / "run", device="cpu")
+    some = np.array([[4.0, 1.0, np.nan, 7.5], [4.0, np.nan, 100.0, 7.5]])
+    decoded = run.decode(run.encode(some)["mean"])
+    assert np.isfinite(decoded).all() and set(decoded[:, 1]) <= {0, 1, 2}
+    alone = run.score(some[:1], num_samples=4)["elbo"]
+    np.testing.assert_allclose(run.score(some, num_samples=4)["elbo"][0], alone, rtol=0.5)
 
 
 @pytest.mark.parametrize(

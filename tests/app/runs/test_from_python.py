@@ -216,11 +216,6 @@ BAD = [
     ({"data": 3}, "data: 'x' must have shape"),
     ({"data": [{"u": 1}] * 9}, "data: expected an array of numbers, or a data frame, got dtype object"),
     ({"data": [np.zeros(3), np.zeros(2)]}, "data: expected rows of one shape, got several shapes"),
-    (
-        {"data": FrameOfNumbers(np.zeros((9, 2)), ["u", "u"])},
-        "data: expected different names of columns, got",
-    ),
-    ({"data": FRAME, "model": "fmvae"}, "data: expected numbers alone, got words in column 'word'"),
     ({"data": FRAME, "labels": "side"}, "labels: expected some of the columns u, word, got 'side'"),
     ({"data": FRAME, "labels": ["u", "word"]}, "data: expected a column that is no label"),
     ({"data": np.zeros((9, 2)), "labels": [0, 1]}, "labels: expected 9 values, one per row of data, got 2"),
