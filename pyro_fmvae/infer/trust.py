@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,9 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_fmvae.infer.elbo import TraceConjugate_ELBO, loss_per_point
+from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
 from pyro_fmvae.infer.elbo.structure import Site, is_discrete, is_latent, sample_sites
+from pyro_fmvae.infer.exact.collapse import CollapsedModel
 
 Samples = Mapping[str, Tensor]
 
@@ -51,28 +53,94 @@ def _squeezed(draws: Samples, guide: Any, args: Any, kwargs: Any) -> dict[str, T
     return {name: value.reshape(len(value), *sites[name]["value"].shape) for name, value in draws.items()}
 
 
-def _given(model: Any, values: Samples, args: Any, kwargs: Any) -> dict[str, Site]:
+def _given(
+    model: Any, values: Samples, args: Any, kwargs: Any, absent: Collection[str] = ()
+) -> dict[str, Site]:
     """The sites of a run at values of latent sites.
 
+    Args:
+        model, args, kwargs: the program.
+        values: by name.
+        absent: names of sites that need none.
+
     Raises:
-        ValueError: a continuous latent site has no value.
+        ValueError: another continuous latent site has no value.
     """
     with poutine.block(), poutine.trace() as run, poutine.condition(data=dict(values)):
         model(*args, **kwargs)
     run.trace.compute_log_prob(lambda name, site: site["is_observed"])
     sites = sample_sites(run.trace)
     for name, site in sites.items():
-        if is_latent(site) and not is_discrete(site):
+        if is_latent(site) and not is_discrete(site) and name not in absent:
             raise ValueError(f"posterior: expected values of site '{name}', too, got {list(values)}")
     return sites
 
 
-def _pointwise(model: Any, values: Samples, args: Any, kwargs: Any, plate: str) -> dict[str, Tensor]:
+def _unneeded(model: Any, values: Samples, args: Any, kwargs: Any) -> list[str]:
+    """Names of sites without values that nothing depends on, such as what ``obs_mask=`` leaves unobserved."""
+    with poutine.block(), poutine.condition(data=dict(values)):
+        sites = sample_sites(poutine.trace(model).get_trace(*args, **kwargs)).values()
+    if not any(is_latent(site) and not is_discrete(site) for site in sites):
+        return []
+    return recognise_conjugacy(poutine.condition(model, data=dict(values)), args, kwargs).leaves
+
+
+class _Points:
+    """Log-densities of the points of a program, given its latent sites.
+
+    Args:
+        model, args, kwargs: the program.
+        values: of latent sites in a first run, by name. Continuous sites of the plate without a value are
+            integrated out where that can be done in closed form.
+        plate: of the points.
+    """
+
+    def __init__(self, model: Any, values: Samples, args: Any, kwargs: Any, plate: str) -> None:
+        self._program, self._plate = (model, args, kwargs), plate
+        self._unneeded = _unneeded(model, values, args, kwargs)
+        with poutine.block(), poutine.condition(data=dict(values)):
+            sites = sample_sites(poutine.trace(model).get_trace(*args, **kwargs))
+        own = [n for n, s in sites.items() if is_latent(s) and not is_discrete(s) and _is_in(s, plate)]
+        own = [name for name in own if name not in self._unneeded]
+        self._collapsed = CollapsedModel(model, own) if own and not _has_discrete(sites) else None
+
+    def __call__(self, values: Samples) -> dict[str, Tensor]:
+        """By name of an observed site, or of the plate; see :func:`_pointwise`."""
+        model, args, kwargs = self._program
+        if self._collapsed is None:
+            return _pointwise(model, values, args, kwargs, self._plate, self._unneeded)
+        drawn, total = dict[str, Tensor](), torch.zeros((), dtype=torch.float64)
+        densities = dict[str, Tensor]()  # of a draw: p(x) = p(x, z) / p(z | x)
+        for group, natural in self._collapsed.conditionals(values, args, kwargs):
+            new = group.draw(natural)
+            densities |= {name: group.part(name, natural, new).log_prob(new[name]) for name in group.names}
+            drawn |= new
+        sites = _given(model, {**values, **drawn}, args, kwargs, self._unneeded)
+        found = dict[str, Tensor]()
+        for name, site in sites.items():
+            if not site["is_observed"] or name in values or not site["unscaled_log_prob"].numel():
+                continue
+            density = scale_and_mask(site["unscaled_log_prob"], mask=site["mask"]).double()
+            if name in drawn:
+                own = densities[name].double()
+                density = density - own.reshape(*density.shape, -1).sum(-1)
+            elif not _is_in(site, self._plate):
+                found[name] = density
+                continue
+            dim = next(f.dim for f in site["cond_indep_stack"] if f.name == self._plate)
+            others = [each for each in range(-density.dim(), 0) if each != dim]
+            total = total + (density.sum(others) if others else density)
+        return {self._plate: total, **found}
+
+
+def _pointwise(
+    model: Any, values: Samples, args: Any, kwargs: Any, plate: str, absent: Collection[str]
+) -> dict[str, Tensor]:
     """Log-densities of observations at values of the latent sites: by site, or by point of a plate.
 
     Discrete sites are summed out, point by point of the plate. What is masked out has 0.
     """
-    sites = _given(model, values, args, kwargs)
+    sites = _given(model, values, args, kwargs, absent)
     if not _has_discrete(sites):
         return {
             name: scale_and_mask(site["unscaled_log_prob"], mask=site["mask"])
@@ -133,11 +201,13 @@ def to_arviz(
 
     Args:
         posterior: a guide, or draws by site, [S, *shape of the site], those of one chain after another.
+            Continuous latent sites of the plate may be left out where they have a conditional in closed form:
+            they are integrated out, as ``arviz.loo`` of points with latent sites of their own needs them.
         model: whose observations count; None for draws alone.
         args, kwargs: of the model and of the guide.
         num_samples: S of a guide.
         num_chains: of the draws.
-        plate: of the points that discrete sites are summed out by, if there are any.
+        plate: of the points that sites are summed or integrated out by, if there are any.
 
     Raises:
         ImportError: ArviZ is not installed.
@@ -155,10 +225,9 @@ def to_arviz(
     groups: dict[str, dict[str, Any]] = {"posterior": draws}
     if model is not None:
         with torch.no_grad():
-            rows = [
-                _pointwise(model, {name: value[i] for name, value in draws.items()}, args, kwargs, plate)
-                for i in range(size)
-            ]
+            at = [{name: value[i] for name, value in draws.items()} for i in range(size)]
+            points = _Points(model, at[0], args, kwargs, plate)
+            rows = [points(values) for values in at]
         groups["log_likelihood"] = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     found = {
         group: {
@@ -192,18 +261,20 @@ def khat(
         ImportError: ArviZ is not installed.
         ValueError: the guide lacks a continuous latent site.
     """
-    arviz, ratios = _arviz(), []
+    arviz, ratios, unneeded = _arviz(), [], None
     with torch.no_grad():
         for _ in range(num_samples):
             with poutine.block():
                 drawn = poutine.trace(guide).get_trace(*args, **kwargs)
             values = {n: site["value"] for n, site in sample_sites(drawn).items() if is_latent(site)}
-            sites = _given(model, values, args, kwargs)
+            if unneeded is None:
+                unneeded = _unneeded(model, values, args, kwargs)
+            sites = _given(model, values, args, kwargs, unneeded)
             if _has_discrete(sites):
                 fixed = poutine.condition(model, data=values)
                 ratio = -torch.as_tensor(_ELBO.loss(fixed, _nothing, *args, **kwargs))
             else:
-                ratio = sum(site["log_prob"].double().sum() for site in sites.values())
+                ratio = sum(s["log_prob"].double().sum() for s in sites.values() if s["is_observed"])
             ratios.append(float(ratio - drawn.log_prob_sum().double()))
     log_ratios = np.asarray(ratios)
     if np.ptp(log_ratios) < 1e-6:  # no tail to fit: the guide is the posterior

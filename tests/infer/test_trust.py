@@ -123,6 +123,47 @@ def test_masked_points_and_latent_sites_of_points_are_no_data(arviz):
     assert_close(torch.as_tensor(found), exact.to(torch.as_tensor(found).dtype))
 
 
+def test_latent_sites_of_points_without_draws_are_integrated_out(arviz):
+    x = torch.stack([X, X + 1.5], 0)
+
+    def local(x, there=True):
+        mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+        tau = pyro.sample("tau", dist.Gamma(2.0, 1.0))
+        with pyro.plate("data", N):
+            own = pyro.sample("own", dist.Normal(mu, tau.rsqrt()))
+            with pyro.plate("twice", 2), poutine.mask(mask=there):
+                pyro.sample("x", dist.Normal(own, 0.7), obs=x)
+
+    draws = {"mu": torch.tensor([0.2, -1.0]), "tau": torch.tensor([1.0, 4.0])}
+    there = torch.ones(2, N, dtype=torch.bool)
+    there[1, :4] = False
+    for masked in (False, True):
+        args = (x, there) if masked else (x,)
+        found = to_arviz(draws, local, *args).log_likelihood["data"].values[0]
+        for row, mu, tau in zip(found, draws["mu"], draws["tau"], strict=True):
+            covariance = 1 / tau + 0.49 * torch.eye(2, dtype=torch.float64)
+            both = dist.MultivariateNormal(mu.double().expand(2), covariance).log_prob(x.mT)
+            one = dist.Normal(mu.double(), (1 / tau.double() + 0.49).sqrt()).log_prob(x[0])
+            exact = both.where(there[1], one) if masked else both
+            assert_close(torch.as_tensor(row), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_what_obs_mask_leaves_unobserved_has_no_density(arviz):
+    there = X > 0
+
+    def with_gaps(x):
+        mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+        with pyro.plate("data", N):
+            pyro.sample("x", dist.Normal(mu, NOISE), obs=x, obs_mask=there)
+
+    variance = 1 / (there.sum() / NOISE**2 + 1 / 4)
+    loc = variance * X[there].sum() / NOISE**2
+    assert khat(with_gaps, lambda x: pyro.sample("mu", dist.Normal(loc, variance.sqrt())), X) == -math.inf
+    found = to_arviz({"mu": torch.tensor([0.3])}, with_gaps, X).log_likelihood["x_observed"].values[0, 0]
+    exact = dist.Normal(0.3, NOISE).log_prob(X).where(there, 0.0)
+    assert_close(torch.as_tensor(found), exact, rtol=1e-5, atol=1e-5)
+
+
 def test_bad_draws_are_refused(arviz):
     with pytest.raises(ValueError, match=r"^posterior: expected the same number .* multiple of 2, got \[3\]"):
         to_arviz({"mu": torch.zeros(3)}, num_chains=2)

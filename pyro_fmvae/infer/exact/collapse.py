@@ -553,16 +553,33 @@ class CollapsedModel(nn.Module):
         draws: dict[str, list[Tensor]] = {name: [] for name in self.sites}
         for number in range(sizes.pop() if sizes else 1):
             values = {name: each[number] for name, each in samples.items()}
-            with poutine.block(), poutine.trace() as outside, poutine.condition(data=values):
-                run, _ = self._run(args, kwargs)
-                integral = self._integral(run, args, kwargs)
-            left = [n for n, s in sample_sites(outside.trace).items() if is_latent(s) and not is_discrete(s)]
-            if left:
-                raise CollapseError(f"samples: expected those of '{left[0]}', too, got {list(samples)}")
-            for group, natural in zip(self._groups, integral.naturals, strict=True):
+            for group, natural in self.conditionals(values, args, kwargs):
                 for name, value in group.draw(natural).items():
                     draws[name].append(value)
         return {name: torch.stack(values) for name, values in draws.items()}
+
+    @torch.no_grad()
+    def conditionals(
+        self, values: Mapping[str, Tensor], args: Any, kwargs: Any
+    ) -> list[tuple[Group, Tensor]]:
+        """The groups of sites that are integrated out, with λ of their conditionals.
+
+        Args:
+            values: of all other latent sites, by name.
+            args, kwargs: of the model.
+
+        Raises:
+            ValueError: a latent site without a value.
+        """
+        if not self._groups:
+            self.setup(*args, **kwargs)
+        with poutine.block(), poutine.trace() as outside, poutine.condition(data=dict(values)):
+            run, _ = self._run(args, kwargs)
+            integral = self._integral(run, args, kwargs)
+        left = [n for n, s in sample_sites(outside.trace).items() if is_latent(s) and not is_discrete(s)]
+        if left:
+            raise CollapseError(f"samples: expected those of '{left[0]}', too, got {list(values)}")
+        return list(zip(self._groups, integral.naturals, strict=True))
 
 
 def collapse(model: Callable[..., Any], sites: Collection[str] | None = None) -> CollapsedModel:
