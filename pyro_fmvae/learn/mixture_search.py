@@ -393,6 +393,13 @@ class Ascent:
             name: prior.natural if name == WEIGHTS else prior.natural[:1]
             for name, prior in model.natural_priors().items()
         }
+        sizes = {name: model.sites.categories_of(name) for name in observations}
+        self.words = [name for name, size in sizes.items() if size and observations[name].dim() == 1]
+        self.sizes = [sizes[name] for name in self.words]
+        if sum(self.sizes) * gamma.shape[-2] > LARGEST:
+            self.words = []
+        shown = [indicators(observations[name], sizes[name]).to(self.gamma) for name in self.words]
+        self.shown = torch.cat(shown, -1) if shown else None  # [N, categories of all columns of words]
         self.members: dict[str, NaturalDistribution] = {}
         if not side_by_side(observations):  # the first update fills in by the model's own
             self.members = {name: model.natural(name) for name in self.priors}
@@ -428,6 +435,9 @@ class Ascent:
 
     def _update(self, learn: bool) -> None:
         sites, counts = self.model.sites, self.gamma.sum(-2)
+        words = dict[str, Tensor]()
+        if self.shown is not None:
+            words = dict(zip(self.words, (self.gamma.mT @ self.shown).split(self.sizes, -1), strict=True))
         for name, prior in self.priors.items():
             child = child_of(name)
             if name == WEIGHTS:
@@ -435,8 +445,13 @@ class Ascent:
                 natural = prior + statistics
             elif child in self.observations:
                 scale = self.scale.view(*self.scale.shape, *[1] * self.model.posterior_of(name).natural.dim())
-                stats = self.members[name].expected_stats() if name in self.members else prior
-                natural = sites.conjugate(child, prior, self.observations[child], self.gamma, stats, scale)
+                if child in words:
+                    natural = prior + scale * words[child]
+                else:
+                    stats = self.members[name].expected_stats() if name in self.members else prior
+                    natural = sites.conjugate(
+                        child, prior, self.observations[child], self.gamma, stats, scale
+                    )
             else:
                 natural = self.model.natural(name).natural
             self.members[name] = self.model.posterior_of(name).kind(natural, validate_args=False)
@@ -455,7 +470,12 @@ class Ascent:
         """As :meth:`ObservedMixture.table`, [..., N, K]."""
         weights = self.model.prior.weights.log_weights(self.members[WEIGHTS].expected_stats())
         total = weights if self.gamma.dim() == 2 else weights.unsqueeze(-2)
+        if self.shown is not None:
+            of_words = [self.members[parameter_of(child)].expected_stats() for child in self.words]
+            total = total + (torch.cat(of_words, -1) @ self.shown.mT).mT
         for child, observations in sorted(self.observations.items(), key=lambda item: item[0] == NUMBERS):
+            if child in self.words:
+                continue
             stats = self.members[parameter_of(child)].expected_stats()
             total = total + self.model.sites.log_likelihoods(child, observations, stats, total)
         return total.expand(self.gamma.shape)
