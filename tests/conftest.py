@@ -55,6 +55,14 @@ def interruptible():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unsynced():
+    """Files of tests need not outlast the machine; a tiny run would wait for the disk twenty times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def clean_slate():
     """Each test starts from the same seeds, in float64, with an empty parameter store and validation on."""
