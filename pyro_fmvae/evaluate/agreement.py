@@ -52,8 +52,8 @@ def label_agreement(
         out. So are constant columns without a factor, because any clustering would seem to match them.
     """
     found: list[list[Tensor]] = [[], [], []]
-    for x, known in batches:
-        of_batch = (model.predicted_codes(x), known, *([] if clusters is None else [clusters(x)]))
+    for x, of_points in batches:
+        of_batch = (model.predicted_codes(x), of_points, *([] if clusters is None else [clusters(x)]))
         for parts, part in zip(found, of_batch, strict=False):
             parts.append(part.cpu())
     codes, labels = (torch.cat(parts).numpy() for parts in found[:2])

@@ -54,14 +54,15 @@ def cluster_tree(model: ObservedMixture) -> np.ndarray:
     return tree
 
 
-def cut(tree: np.ndarray, clusters: int | None = None) -> np.ndarray:
+def cut(tree: np.ndarray, clusters: int | None = None, depth: float = DEPTH) -> np.ndarray:
     """The cluster of each component, int64 [K], numbered in the order of their first components.
 
     Args:
         tree: of :func:`cluster_tree`, [K - 1, 4].
-        clusters: how many, from 1 to K; None: valleys deeper than a half separate clusters.
+        clusters: how many, from 1 to K; None: those that valleys separate.
+        depth: beyond which a valley separates two clusters.
     """
-    joins = int((tree[:, 2] <= DEPTH).sum()) if clusters is None else len(tree) + 1 - clusters
+    joins = int((tree[:, 2] <= depth).sum()) if clusters is None else len(tree) + 1 - clusters
     cluster = np.arange(len(tree) + 1)
     for number, pair in enumerate(tree[:joins, :2]):
         cluster[np.isin(cluster, pair)] = len(tree) + 1 + number
@@ -75,6 +76,7 @@ class Clusters:
 
     Args:
         mixture: of K components.
+        depth: of the valleys; 0 joins components that have a single mode.
 
     Attributes:
         tree: of :func:`cluster_tree`, [K - 1, 4].
@@ -82,9 +84,9 @@ class Clusters:
         number: C, how many clusters there are.
     """
 
-    def __init__(self, mixture: ObservedMixture) -> None:
-        self.tree = cluster_tree(mixture)
-        self.of_components = torch.from_numpy(cut(self.tree))
+    def __init__(self, mixture: ObservedMixture, depth: float = DEPTH) -> None:
+        self.tree, self.depth = cluster_tree(mixture), depth
+        self.of_components = torch.from_numpy(cut(self.tree, depth=depth))
         self.number = int(self.of_components.max()) + 1
 
     def assign(self, gamma: Tensor) -> tuple[Tensor, Tensor]:

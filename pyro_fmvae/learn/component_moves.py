@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot, pad
 from torch.nn.utils.rnn import pad_sequence
 from torch.special import entr
 
-from pyro_fmvae.distributions import NaturalDistribution
+from pyro_fmvae.distributions import NaturalDistribution, NormalWishart
 from pyro_fmvae.infer import natural_prior
 from pyro_fmvae.infer.seeding import kmeans_draws, kmeans_together
 from pyro_fmvae.learn.mixture_search import (
@@ -32,7 +32,7 @@ from pyro_fmvae.learn.mixture_search import (
     side_by_side,
     whitened,
 )
-from pyro_fmvae.models import ObservedMixture
+from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.packed_numbers import PackedNumbers, PackedObservations
 from pyro_fmvae.models.table_sites import NUMBERS, WEIGHTS, child_of
 
@@ -56,6 +56,13 @@ NOTHING: Final = 1e-12
 """Probability that adds nothing to an entropy but rounding."""
 PADDED: Final = 1.5
 """Components of up to so many times as many rows are split side by side."""
+
+CODES: Final = 5_000
+"""Points, at most, that a mixture of codes is learnt from."""
+JITTER: Final = 1e-6
+"""Share of its variance that a latent gets more of, so that few points have a covariance."""
+MOST: Final = 50
+"""Components of it, at most."""
 
 Make = Callable[[int, int], ObservedMixture]
 """Numbers of components and of rows → new model. Priors of its components do not depend on either.
@@ -722,3 +729,29 @@ def thinned(sample: Sample, gamma: Tensor) -> Tensor:
         left = torch.arange(gamma.shape[1], device=gamma.device) != gone
         gamma = model.table(sample.observations, left)[:, left].softmax(-1)
     return gamma
+
+
+@torch.no_grad()
+def mixture_of_codes(z: Tensor, seed: int) -> ObservedMixture:
+    """A mixture with full covariances of latent vectors, of as many components as raise the bound.
+
+    Args:
+        z: drawn from q(z | x), one for each point, so that their density is that of the codes together and
+            latents that say nothing about x are noise, [N, J].
+        seed: of the choice of points and of starts.
+    """
+    draws = torch.Generator().manual_seed(seed)
+    z = z[torch.randperm(len(z), generator=draws)[:CODES]].double().cpu()
+    dim, mean = z.shape[1], z.mean(0)
+    covariance = torch.cov(z.mT, correction=0).view(dim, dim)
+    covariance += JITTER * covariance.diagonal().diag_embed()
+    numbers = NormalWishart(mean, 1.0, 0.5, torch.linalg.cholesky(dim * covariance / 2))
+    prior = TablePrior(numbers=numbers, learn_s0=True)
+
+    def make(components: int, num_data: int, learn: bool = True) -> ObservedMixture:
+        return ObservedMixture([0] * dim, components, num_data, prior=prior, full=True, learn_prior=learn)
+
+    found = split_and_merge(Sample.of(make, z), draws, MOST).model
+    model = make(found.components, len(z), False)
+    model.load_state_dict({name: value for name, value in found.state_dict().items() if "learnt" not in name})
+    return model

@@ -49,6 +49,7 @@ class FactorialMixtureVAE(FactorialPrior):
     Attributes:
         predictors: of labels that the networks have not learnt, by the number of their column, for
             :meth:`predicted_codes`; none at first.
+        code_mixture: an ``ObservedMixture`` of z, whose components make up clusters; None at first.
 
     Raises:
         ValueError: an argument out of range.
@@ -75,6 +76,7 @@ class FactorialMixtureVAE(FactorialPrior):
         self.encoder, self.decoder, self.observation = encoder, decoder, observation
         self.distortion = nn.Identity() if distortion is None else distortion
         self.predictors = nn.ModuleDict()
+        self.code_mixture: nn.Module | None = None
         self.gate: Tensor
         self.register_buffer("gate", torch.ones(self.latent_dim), persistent=False)
 

@@ -12,6 +12,7 @@ from pyro_fmvae.learn.component_moves import (
     best_mixture,
     disjoint,
     merged,
+    mixture_of_codes,
     pair_gains,
     reduced,
     split_and_merge,
@@ -98,3 +99,20 @@ def test_a_start_of_twice_as_many_clusters_is_merged():
     kind = component_moves.StartKind(False, True, torch.Generator().manual_seed(0))
     (found,) = component_moves._started(sample, 6, [kind])
     assert found.model.components == 6 and adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1
+
+
+def test_latents_that_say_nothing_leave_clusters_of_codes_alone():
+    """Draws of q(z | x) of three kinds: two latents tell them apart, and three are noise."""
+    generator = torch.Generator().manual_seed(0)
+    kinds = torch.arange(300) % 3
+    z = torch.randn(300, 5, generator=generator)
+    z[:, :2] = 0.3 * z[:, :2] + 2 * torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])[kinds]
+    model = mixture_of_codes(z, 0)
+    codes = model.codes(z.double())[:, 0]
+    assert model.components == 3 and model.learnt is None
+    assert all(len(codes[kinds == kind].unique()) == 1 for kind in range(3))
+
+
+def test_few_codes_of_many_latents_have_a_mixture():
+    model = mixture_of_codes(torch.randn(3, 8, generator=torch.Generator().manual_seed(0)), 0)
+    assert model.components == 1 and model.log_predictive(torch.zeros(1, 8)).isfinite()

@@ -69,12 +69,6 @@ class Exploration:
         return encode_rows(self.run.recipe, self.trained.model, in_order(self.points, self.trained.device))
 
     @cached_property
-    def clusters(self) -> Sequence[int] | None:
-        """The cluster of each component of the last factor; None: components make up no clusters."""
-        found = self.run.recipe.clusters(self.trained.model)
-        return None if found is None else found.of_components.tolist()
-
-    @cached_property
     def row_names(self) -> RowNames:
         """Names of the training points, strings [n]; numbers of rows also where names are not different."""
         found = row_names(self.run.config.data, self.points)

@@ -28,11 +28,12 @@ def clusters(explored: Exploration, factor: int) -> list[Prototype]:
 
 
 def notes_of(explored: Exploration, factor: int, components: Sequence[Prototype]) -> list[str]:
-    """A line for each of a factor's components: its name, its share of the points, and its cluster."""
+    """A line for each of a factor's components: name, share of points, cluster of the most typical one."""
     last = factor == len(explored.run.recipe.factors) - 1
-    joined = explored.clusters if last else None
+    joined = explored.encoded.get("cluster") if last else None
     return [
-        f"{one.name}: {100 * one.share:.1f} %" + (f", cluster {joined[one.component]}" if joined else "")
+        f"{one.name}: {100 * one.share:.1f} %"
+        + ("" if joined is None else f", cluster {joined[one.rows[0]]}")
         for one in components
     ]
 

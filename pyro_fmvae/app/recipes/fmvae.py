@@ -11,12 +11,14 @@ from torch import Tensor
 from pyro_fmvae.app.recipes.labelling import check_labels, check_numbered, own_labelled
 from pyro_fmvae.app.recipes.network_defaults import network_defaults, setting
 from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, check_views, networks, view_of
-from pyro_fmvae.app.recipes.pictures import factor_figures
+from pyro_fmvae.app.recipes.pictures import cluster_figure, factor_figures
 from pyro_fmvae.app.recipes.settings import budgets_of, hyperprior_of, is_own
 from pyro_fmvae.data import Batches, Dataset, Split, hide_labels, whole
 from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.figures.page import Figure
+from pyro_fmvae.learn.cluster_tree import Clusters
+from pyro_fmvae.learn.component_moves import mixture_of_codes
 from pyro_fmvae.learn.fitting import fit
 from pyro_fmvae.learn.fmvae_phases import Pretraining, draw_views, encode_some, fmvae_phases
 from pyro_fmvae.learn.independent_components import found_sizes
@@ -28,7 +30,7 @@ from pyro_fmvae.learn.options import (
     refuse,
 )
 from pyro_fmvae.learn.phase import Phase
-from pyro_fmvae.models import VAE, FactorialMixtureVAE
+from pyro_fmvae.models import VAE, FactorialMixtureVAE, ObservedMixture
 from pyro_fmvae.models.label_predictor import LabelPredictor
 
 # Options of the factorial mixture VAE, and their defaults by data.
@@ -212,6 +214,13 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             config.per_value,
         )
 
+    def match(self, model: FactorialMixtureVAE, state: Mapping[str, Tensor]) -> None:
+        """Prepare a model for loading a state dictionary, with its mixture of codes."""
+        super().match(model, state)
+        if (weights := state.get("code_mixture.posteriors.weights.natural")) is not None:
+            mixture = ObservedMixture([0] * model.latent_dim, len(weights), model.num_data, full=True)
+            model.code_mixture = mixture.to(model.gate.device)
+
     def phases(self, model: FactorialMixtureVAE) -> list[Phase]:
         """Networks alone, prior alone, everything, and everything again."""
         phases = fmvae_phases(model, self.config, budgets_of(self.config), self.config.seed)
@@ -234,6 +243,22 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             **{f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)},
         }
 
+    def fit_clusters(self, model: FactorialMixtureVAE, batches: Batches) -> None:
+        """Of a single factor without labels: a mixture with full covariances of z, drawn from q(z | x)."""
+        if len(self.factors) == 1 and not self.labelled:
+            z = torch.cat([model.posterior(x).sample() for x, *_ in batches])
+            model.code_mixture = mixture_of_codes(z, self.config.seed).to(z.device)
+
+    def clusters(self, model: FactorialMixtureVAE) -> Clusters | None:
+        """Components of a mixture of z, joined where they have a single mode."""
+        mixture = model.code_mixture
+        return Clusters(mixture, 0.0) if isinstance(mixture, ObservedMixture) else None
+
+    def of_clusters(self, model: FactorialMixtureVAE, encoded: Mapping[str, Tensor]) -> Tensor:
+        """Responsibilities of the components of z at the mean of q(z | x), [B, K]."""
+        assert isinstance(model.code_mixture, ObservedMixture)
+        return model.code_mixture.responsibilities(encoded["mean"])[-1]
+
     def sample(self, model: FactorialMixtureVAE, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
         """Draw z [n, I·D] given codes, and return the ``codes`` drawn beside it."""
         drawn = model.sample_codes(len(codes), codes)
@@ -247,8 +272,9 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         label_names: Sequence[str],
         split: str | None,
     ) -> dict[str, Any]:
-        """Agreement of codes with labels, where there are any, and the bound of a program of views."""
-        found: dict[str, Any] = {}
+        """Clusters, agreement with labels, where there are any, and the bound of a program of views."""
+        clusters = self.clusters(model)
+        found: dict[str, Any] = {} if clusters is None else {"clusters": clusters.number}
         if rows.labels is not None:
             found |= self.agreement(model, batches, label_names)
         if self.config.views > 1:
@@ -271,6 +297,8 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         """Components in use; labels that the networks have not learnt."""
         used = zip(model.used_components(), model.num_components, strict=True)
         lines = [f"components in use: {', '.join(f'{number} of {size}' for number, size in used)}"]
+        if (clusters := self.clusters(model)) is not None:
+            lines.append(f"clusters of the codes: {clusters.number}")
         for column, predictor in model.predictors.items():
             assert isinstance(predictor, LabelPredictor)
             learnt, regression, forest = predictor.accuracies.tolist()
@@ -290,7 +318,10 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         records: Sequence[Mapping[str, Any]],
     ) -> dict[str, Figure]:
         """Draw what factors and components show (images), or the means of the components (tables)."""
-        return factor_figures(self, model, rows, records)
+        drawn, clusters = factor_figures(self, model, rows, records), self.clusters(model)
+        if clusters is not None and isinstance(model.code_mixture, ObservedMixture):
+            drawn |= cluster_figure(clusters, model.code_mixture.weights())
+        return drawn
 
 
 def _independent_start(config: FMVAEOptions, labelled: int) -> FMVAEOptions:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,9 +22,13 @@ from pyro_fmvae.evaluate.sources import (
 )
 from pyro_fmvae.figures.attribute_grid import default_choice
 from pyro_fmvae.figures.columns import MOST_COLUMNS
+from pyro_fmvae.figures.components import percent
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.options import TrainConfig
 from pyro_fmvae.models import FactorialMixtureVAE
+
+if TYPE_CHECKING:
+    from pyro_fmvae.learn.cluster_tree import Clusters
 
 # Measures of latent codes: how many latents are active, and which known sources they have found.
 
@@ -96,6 +100,15 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     return figures.training_curves(
         [{key: value for key, value in record.items() if key not in OF_FACTORS} for record in records]
     )
+
+
+def cluster_figure(clusters: "Clusters", shares: Tensor) -> dict[str, Figure]:
+    """How components with these shares [K] join into clusters; nothing of one component or of too many."""
+    if not 1 < len(shares) <= MOST_COLUMNS:
+        return {}
+    names = [f"component {k}: {percent(share)}" for k, share in enumerate(shares.tolist())]
+    of_components = clusters.of_components.tolist()
+    return {"clusters": figures.dendrogram(clusters.tree, of_components, names, clusters.depth)}
 
 
 def reconstructions(recipe: Recipe[Any], model: Any, rows: Split) -> Figure:

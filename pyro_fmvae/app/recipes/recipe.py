@@ -153,6 +153,10 @@ class Recipe(ABC, Generic[Options]):
     def build(self) -> Any:
         """The untrained model, with the networks that it needs."""
 
+    def match(self, model: Any, state: Mapping[str, Tensor]) -> None:
+        """Prepare a model for loading a state dictionary."""
+        model.match(state)
+
     @property
     @abstractmethod
     def start(self) -> tuple[Path, tuple[str, ...]] | None:
@@ -204,14 +208,26 @@ class Recipe(ABC, Generic[Options]):
     def encode(self, model: Any, x: Tensor) -> dict[str, Tensor]:
         """Arrays that ``encode`` writes of a batch, each [B, ...], by name."""
 
-    @property
-    def last_responsibilities(self) -> str:
-        """Name, among encodings, of the responsibilities of the last entry of a code."""
-        return f"responsibilities_{len(self.factors) - 1}"
+    def fit_clusters(self, model: Any, batches: Batches) -> None:
+        """Learn what :meth:`clusters` need beside the trained model: nothing.
+
+        Args:
+            model: as trained; it changes.
+            batches: of training points.
+        """
 
     def clusters(self, model: Any) -> "Clusters | None":
-        """Clusters that are unions of the components of the last entry of a code; None: there are none."""
+        """Clusters that are unions of components; None: there are none."""
         return None
+
+    def of_clusters(self, model: Any, encoded: Mapping[str, Tensor]) -> Tensor:
+        """Responsibilities of the components that make up clusters, [B, K]: those of the code's last entry.
+
+        Args:
+            model: as trained.
+            encoded: what :meth:`encode` gives.
+        """
+        return encoded[f"responsibilities_{len(self.factors) - 1}"]
 
     @abstractmethod
     def program(self, model: Any) -> nn.Module | None:
@@ -254,7 +270,7 @@ class Recipe(ABC, Generic[Options]):
             return label_agreement(model, batches, label_names, factors, self.num_values)
 
         def of_rows(x: Tensor) -> Tensor:
-            return clusters.assign(self.encode(model, x)[self.last_responsibilities])[0]
+            return clusters.assign(self.of_clusters(model, self.encode(model, x)))[0]
 
         return label_agreement(model, batches, label_names, factors, self.num_values, of_rows)
 

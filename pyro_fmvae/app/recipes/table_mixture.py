@@ -13,16 +13,15 @@ from torch import Tensor
 
 from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.labelling import check_labels, check_numbered
-from pyro_fmvae.app.recipes.pictures import TRAINING
+from pyro_fmvae.app.recipes.pictures import TRAINING, cluster_figure
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.settings import budgets_of, shared_defaults
 from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, SparseOptions, Split, hide_labels
 from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.evaluate import edit_rows
 from pyro_fmvae.figures.columns import MOST_COLUMNS
-from pyro_fmvae.figures.components import percent
 from pyro_fmvae.figures.page import Figure
-from pyro_fmvae.learn.cluster_tree import DEPTH, Clusters
+from pyro_fmvae.learn.cluster_tree import Clusters
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
 from pyro_fmvae.learn.mixture_search import STARTS, Fitted, search
 from pyro_fmvae.learn.options import (
@@ -338,12 +337,7 @@ class Mixture(Recipe[MixtureOptions]):
     ) -> dict[str, Figure]:
         """Curves of training, how components join, and their means of numbers and shares of words."""
         drawn = {TRAINING: figures.training_curves(records, self.factor_names)}
-        if 1 < model.components <= MOST_COLUMNS:
-            clusters, shares = self.clusters(model), model.weights().tolist()
-            components = [f"component {k}: {percent(share)}" for k, share in enumerate(shares)]
-            drawn["clusters"] = figures.dendrogram(
-                clusters.tree, clusters.of_components.tolist(), components, DEPTH
-            )
+        drawn |= cluster_figure(self.clusters(model), model.weights())
         names = column_names(self.preprocessing)
         shown = [column for column, size in enumerate(model.levels) if not size]
         if 0 < len(shown) <= MOST_COLUMNS:

@@ -155,7 +155,7 @@ def encoded_parts(recipe: Recipe[Any], model: Any, batches: Batches) -> Iterator
         if recipe.spread and model.predictors:
             encoded["predicted"] = model.predicted_codes(x)
         if clusters is not None:
-            cluster, probability = clusters.assign(encoded[recipe.last_responsibilities])
+            cluster, probability = clusters.assign(recipe.of_clusters(model, encoded))
             encoded |= {"cluster": cluster, "cluster_probability": probability}
         return encoded
 

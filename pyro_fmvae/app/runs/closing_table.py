@@ -181,8 +181,8 @@ def _classification(classified: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _clustering(clusterings: Mapping[str, Mapping[str, Any]]) -> list[str]:
     joined = any("clusters" in measures for measures in clusterings.values())
-    heads = ("label", "n", "best factor", "matching accuracy", "ARI", "NMI")
-    heads += ("clusters", "their ARI") if joined else ()
+    heads = ["label", "n", "best factor", "matching accuracy", "ARI", "NMI"]
+    heads += ["clusters", "their ARI"] if joined else []
     rows = [
         (
             label,

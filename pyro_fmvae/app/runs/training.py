@@ -531,6 +531,13 @@ def predict_unlearnt(trainer: Trainer, dataset: Dataset) -> None:
         logger.info("%s: not learnt by the network, and predicted without it", run.label_names[column])
 
 
+def cluster_codes(trainer: Trainer, dataset: Dataset) -> None:
+    """Learn clusters of the codes, with a trained model: see :meth:`Recipe.fit_clusters`."""
+    batches = in_order(replace(dataset.train, labels=None), trainer.device)
+    with torch.no_grad(), evaluating(trainer.model), seeded(trainer.run.config.seed):
+        trainer.run.recipe.fit_clusters(trainer.model, batches)
+
+
 class Checkpoints:
     """Writes a checkpoint at the start of a phase, every ten seconds, before training stops, and at the end.
 
@@ -613,6 +620,7 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -
     keeper.finish()
     if world().leads:  # it alone saves, and reports
         predict_unlearnt(trainer, dataset)
+        cluster_codes(trainer, dataset)
     checkpoints.close()
     return checkpoints.stop
 

@@ -1,9 +1,12 @@
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from pyro_fmvae.app.recipes import codes_of, configure, true_sources
 from pyro_fmvae.app.recipes.pictures import activity_measures, source_measures
+from pyro_fmvae.app.runs import load
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.data.sets.bars import bars_truth
 from pyro_fmvae.data.sets.smileys import load_smiley, smiley
@@ -15,6 +18,7 @@ from pyro_fmvae.models.em.spike_and_slab_rules import MaxRule
 from tests.app.recipes.choices import recipe
 from tests.models.small import binary_data, small_model
 from tests.models.sparse import small_sparse_model
+from tests.small_runs import succeed
 
 
 def test_a_code_is_the_mean_of_a_gaussian():
@@ -106,3 +110,45 @@ def test_measures_of_units():
     assert of_bars.summary(model) == ["units: 9, standard deviation of the noise: 0.3, recovered units: 7"]
     assert of_others._unit_measures(model).keys() == {"units", "noise"}
     assert of_others.summary(model) == ["units: 9, standard deviation of the noise: 0.3"]
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_clusters_of_a_single_factor_are_components_of_its_codes(tmp_path):
+    """Three kinds in a factor of eight components, through the files of a run."""
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(0, 3, 300)
+    x = rng.normal(6.0 * np.tile(np.eye(3), 4)[kinds], 1.0)
+    np.savez(tmp_path / "a.npz", x=x, labels=kinds[:, None])
+    options = {"model": "fmvae", "factors": 8, "pretrain-iterations": 300, "joint-iterations": 300}
+    given = [part for name, value in options.items() for part in (f"--{name}", value)]
+    folder = tmp_path / "run"
+    assert "clusters of the codes: 3" in succeed(
+        "train", "--data", tmp_path / "a.npz", "--out", folder, *given
+    )
+    measures = json.loads(succeed("evaluate", folder, "--data", tmp_path / "a.npz"))
+    (agreement,) = measures["clustering"].values()
+    assert measures["clusters"] == agreement["clusters"]["number"] == 3
+    assert agreement["clusters"]["ari"] > 0.98
+    run = load(folder, "cpu")
+    encoded = run.encode(x)
+    mixture = run.model.code_mixture
+    gamma = mixture.table(mixture.observations(torch.from_numpy(encoded["mean"]))).softmax(-1)
+    np.testing.assert_array_equal(encoded["cluster"], gamma.argmax(-1))
+    np.testing.assert_allclose(encoded["cluster_probability"], gamma.amax(-1), atol=1e-6)
+    assert (folder / "figures" / "clusters.png").exists()
+    assert "is finished already" in succeed("train", "--resume", folder)
+
+
+@pytest.mark.usefixtures("single_precision")
+@pytest.mark.parametrize(("factors", "labels"), [("2,2", None), ("2", 1)])
+def test_several_factors_and_labelled_ones_have_no_clusters(tmp_path, factors, labels):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "a.npz", x=rng.normal(size=(60, 3)), labels=rng.integers(0, 2, (60, 1)))
+    given = ["--labels", labels, "--per-value", 1] if labels else []
+    succeed(
+        *("train", "--data", tmp_path / "a.npz", "--out", tmp_path / "run", "--model", "fmvae"),
+        *("--factors", factors, "--pretrain-iterations", 2, "--joint-iterations", 2, *given),
+    )
+    run = load(tmp_path / "run", "cpu")
+    assert run.model.code_mixture is None
+    assert "cluster" not in run.encode(np.zeros((2, 3)))

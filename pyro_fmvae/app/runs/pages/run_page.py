@@ -27,8 +27,8 @@ CAPTIONS: Final = {
     "reconstructions": "Pictures that training did not see, and below each what the model makes of its code.",
     "columns": "Means of the columns of each component.",
     "words": "Shares of the categories in each component.",
-    "clusters": "How components join into clusters: a valley of the density that is deeper than half of the "
-    "lower peak separates two.",
+    "clusters": "How components join into clusters: a valley of the density that is deeper than the dashed "
+    "line separates two. With networks, they are components of a mixture of the codes.",
     "spectrum": "How clear the clusters along each independent direction were, and the pictures that it "
     "moves.",
     "components": "What each component's mean decodes to, from the most to the least used.",
