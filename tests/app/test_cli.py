@@ -163,7 +163,9 @@ def test_encode(runs, files, tmp_path, kind):
         assert (gamma.argmax(-1) == encoded["codes"][:, factor]).all()
     gammas = {f"responsibilities_{factor}" for factor in range(len(factors))}
     predicted = {"predicted"} & encoded.keys()  # where the networks have not learnt a label
-    assert encoded.keys() == {"codes", "mean", "scale", *gammas, *predicted}
+    labelled = json.loads((runs[kind] / "config.json").read_text())["labels"]
+    clusters = {"cluster", "cluster_probability"} if len(factors) == 1 and not labelled else set()
+    assert encoded.keys() == {"codes", "mean", "scale", *gammas, *predicted, *clusters}
 
 
 def test_encode_keeps_the_order_of_rows(runs, files, tmp_path):
