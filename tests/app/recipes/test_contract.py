@@ -75,6 +75,7 @@ def test_builds(runs, model):
     assert all(isinstance(phase, Phase) for phase in phases)
     assert [phase.name for phase in phases] == list(run.config.iterations)
     stored = run.load_model(torch.device("cpu")).state_dict()
+    run.recipe.match(built, stored)
     assert {name: value.shape for name, value in stored.items()} == {
         name: value.shape for name, value in built.state_dict().items()
     }
