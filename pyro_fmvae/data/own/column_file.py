@@ -15,9 +15,8 @@ from pyro_fmvae.data.array_file import ArrayFile, open_npy
 from pyro_fmvae.data.column_plan import PlannedColumn, entries_of, is_missing
 from pyro_fmvae.data.decoded import decoded_rows
 from pyro_fmvae.data.loader import TableOptions
-from pyro_fmvae.data.own.csv_file import LABEL, table_of
+from pyro_fmvae.data.own.csv_file import LABEL, index_of, table_of
 from pyro_fmvae.data.own.folder import code, find_values
-from pyro_fmvae.data.own.in_memory import index_of
 from pyro_fmvae.data.own.raw import LARGEST_LABEL, Raw
 from pyro_fmvae.files.memory import check_fits, confined
 from pyro_fmvae.files.untrusted import check_printable

@@ -27,6 +27,7 @@ from pyro_fmvae.data.column_plan import (
     MARKS,
     Entries,
     PlannedColumn,
+    dated,
     features_of,
     is_code,
     plan_of,
@@ -568,6 +569,15 @@ def unique(names: Sequence[str]) -> tuple[list[str], str]:
     pairs = zip(names, found, strict=True)
     renamed = [f"{name!r} is {new!r}" for name, new in pairs if name and name != new]
     return found, f"names of columns are there more than once: {some_of(renamed)}" if renamed else ""
+
+
+def index_of(frame: Any) -> dict[str, np.ndarray]:
+    """Levels of the index of a frame of pandas' by their names; empty if it only counts the rows."""
+    index: Any = getattr(frame, "index", None)
+    if not hasattr(index, "to_frame") or list(index) == list(range(len(index))):
+        return {}
+    names = unique([str(name or "index") for name in index.names])[0]
+    return {name: dated(np.asarray(index.get_level_values(at))) for at, name in enumerate(names)}
 
 
 def _note_on_header(name: str, titled: bool, first: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_fmvae.data.column_plan import PlannedColumn, dated, entries_of, is_gap, is_missing, word_of
 from pyro_fmvae.data.loader import TableOptions
-from pyro_fmvae.data.own.csv_file import INDEX, table_of, unique
+from pyro_fmvae.data.own.csv_file import INDEX, index_of, table_of, unique
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.npz_file import described, raw_of
 from pyro_fmvae.data.own.raw import Raw
@@ -190,15 +190,6 @@ def _columns(frame: Any) -> dict[str, Any]:
 
 def _values(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: dated(np.asarray(column)) for name, column in columns.items()}
-
-
-def index_of(frame: Any) -> dict[str, np.ndarray]:
-    """What names the rows of a frame of pandas', by name; empty if it only counts them."""
-    index: Any = getattr(frame, "index", None)
-    if not hasattr(index, "to_frame") or list(index) == list(range(len(index))):
-        return {}
-    names = unique([str(name or "index") for name in index.names])[0]
-    return dict(zip(names, _values(_columns(index.to_frame(index=False))).values(), strict=True))
 
 
 def _label_columns(labels: Any) -> dict[str, np.ndarray]:
