@@ -240,7 +240,7 @@ class _Potential:
         try:
             with pyro.validation_enabled(False):
                 inputs = [*others.values(), *params.values()]
-                self._replay = _played(record(both, inputs, rest_is_fixed=True), self._compile)
+                self._replay = _played(_record(both, inputs), self._compile)
         except CaptureError as error:
             self._is_eager = True
             reason = str(error).partition(". ")[0].removeprefix("the step cannot be captured: ")
@@ -264,8 +264,14 @@ class _Slope(torch.autograd.Function):
         return None, None, *(slope * own for own in ctx.saved_tensors)
 
 
+def _record(function: Callable[..., tuple[Tensor, ...]], inputs: Collection[Tensor]) -> Recording:
+    """Record a function for contiguous inputs: first values may be one number for a whole plate."""
+    return record(function, [value.contiguous() for value in inputs], rest_is_fixed=True)
+
+
 def _played(recording: Recording, compile: bool) -> Replay:
-    return compiled(recording) if compile else plain(recording)
+    run = compiled(recording) if compile else plain(recording)
+    return lambda *inputs: run(*(value.contiguous() for value in inputs))
 
 
 def _replay(
@@ -276,7 +282,7 @@ def _replay(
     *first: Tensor,
 ) -> Replay:
     """Record a function of tensors that all chains share and of those that each has."""
-    recording = record(function, [*first, *inputs], rest_is_fixed=True)
+    recording = _record(function, [*first, *inputs])
     if chains is None:
         return _played(recording, compile)
     _without_writes(recording)

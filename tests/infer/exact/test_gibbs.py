@@ -8,6 +8,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.infer import HMC, MCMC, NUTS
+from pyro.infer.autoguide.initialization import init_to_mean, init_to_uniform
 
 from pyro_fmvae import ConjugateGibbs
 from pyro_fmvae.capture.playback import compiles
@@ -323,16 +324,17 @@ def test_chains_together():
         assert ((means - one[name].mean(1)).abs() < 0.35 * one[name].std(1)).all()
 
 
-def test_eager_draws_are_recorded_ones():
+@pytest.mark.parametrize("first", [init_to_uniform, init_to_mean])  # one number for a whole plate
+def test_eager_draws_are_recorded_ones(first):
     y = groups_of(4)
     runs = []
     for eager in (False, True):
-        kernel = ConjugateGibbs(group_means, eager=eager)
+        kernel = ConjugateGibbs(group_means, eager=eager, init_strategy=first)
         pyro.set_rng_seed(3)
         kernel.setup(0, y)
         pyro.set_rng_seed(3)
         values = {name: torch.ones_like(value) for name, value in kernel.initial_params.items()}
-        runs.append(kernel.sample(kernel.sample(values)))
+        runs.append(kernel.sample(kernel.sample(kernel.sample(values))))
     for name, value in runs[0].items():
         torch.testing.assert_close(value, runs[1][name], rtol=1e-9, atol=1e-9)
 
