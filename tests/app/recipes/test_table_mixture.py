@@ -332,6 +332,23 @@ def test_values_that_training_did_not_have_count_as_missing(tmp_path, caplog):
     assert sorted(caplog.messages) == sorted(f"array: {line}" for line in said)
 
 
+def test_rows_that_decide_a_mean_are_named(trained, tmp_path):
+    folder, _ = trained
+    rows = [f"{4 + 0.01 * i:.2f},red,{100 + i % 9},7.5" for i in range(200)]
+    rows[17], rows[150] = "1e7,red,100,7.5", "4,red,-1e8,7.5"
+    path = tmp_path / "new.csv"
+    path.write_text("\n".join(["length,colour,width,same", *rows]))
+    status, out, err = command("evaluate", folder / "run", "--data", path)
+    assert status == 0
+    found = re.search(
+        r"2 of 200 rows decide the mean: rows 17, 150 carry (\d+)% of the bound; .* -(\d+)", err
+    )
+    assert found, (out, err)
+    assert int(found[1]) > 50 and int(found[2]) < 20 and json.loads(out)["elbo"] < -20
+    path.write_text("\n".join(["length,colour,width,same", *rows[20:140]]))
+    assert "decide the mean" not in command("evaluate", folder / "run", "--data", path)[2]
+
+
 def test_clusters_are_found_without_labels(trained, tmp_path):
     folder, _ = trained
     out = succeed("train", "--data", folder / "a.csv", "--starts", 1, "--out", tmp_path / "run")
