@@ -39,10 +39,11 @@ _DAY = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%m-%d-%Y", 
 _MORE = ("%d/%m/%y", "%d.%m.%y", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y")
 _TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p", "%I:%M:%S %p %z")
 _FORMATS = ("ISO8601", *_DAY, *_MORE, *(f"{day} {time}" for day in _DAY for time in _TIMES))
-_COMPARED = 5000  # rows that show whether whole numbers are codes
+_COMPARED = 2000  # rows that show whether whole numbers are codes
 _BALANCED = 8.0  # groups of one size that are as even as those of codes
 _CLEAR = 8.0  # standard deviations by which a column differs between them
 _MEASURES = ("number", "count", "integer", "date")
+_OF_UNITS = "%$€£¥°"  # which a second row may hold
 _NINES = re.compile(r"-99+")
 _ZONE = re.compile(r"(?:GMT|UTC)([-+])(\d{1,2})$")
 _DATE = re.compile(r"\d.*[-/.: ].*\d|[A-Za-z]{3,9} \d{1,2}, \d{4}")  # what may be one
@@ -435,7 +436,7 @@ def _gaps(column: Entries) -> tuple[str, ...]:
     if column.kind in ("category", "text", "id", "ignored"):
         return ()
     if not column.numeric:
-        signs = {text for text in column.counts if not any(map(str.isalnum, text))}
+        signs = {text for text in column.counts if not any(map(str.isalnum, text)) and text not in _OF_UNITS}
         others = column.without(signs)
         several = len(others.counts) > 1 and (len(signs) == 1 or _of_known(others).kind in _MEASURES)
         if signs and several:

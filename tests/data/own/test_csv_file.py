@@ -260,6 +260,8 @@ def test_what_stands_for_a_missing_value_in_a_column_alone(tmp_path):
     depth, minus = read(tmp_path, text).plan
     assert depth.gaps == ("-999",) and "'-999' counts as missing" in depth.why and not minus.gaps
     assert np.isnan(read(tmp_path, text).x[::5, 0]).all()
+    units = read(tmp_path, "\n".join(["a,b", "%,cm", *(f"{i}.5,{i}.25" for i in range(30))]))
+    assert not units.plan[0].gaps and "none counts as missing: '%'" in units.plan[0].why
 
 
 def test_units_times_and_formats_of_forms_are_read(tmp_path):
