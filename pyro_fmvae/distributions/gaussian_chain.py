@@ -94,6 +94,11 @@ class GaussianChain:
         linear, square = (self.linear * path).sum((-2, -1)), (self.precision * own).sum((-3, -2, -1))
         return self.constant + linear - 0.5 * square + (self.link * across).sum((-3, -2, -1))
 
+    def forward(self) -> tuple[Tensor, Tensor]:
+        """Precision [..., T, D, D] and linear weights [..., T, D] of steps, earlier ones integrated out."""
+        diagonal = torch.stack(self._factor[0], -3)
+        return diagonal @ diagonal.mT, (diagonal @ self._forward.unsqueeze(-1)).squeeze(-1)
+
     @cached_property
     def mean_path(self) -> Tensor:
         """The most probable path, which is the mean one: [..., T, D]."""

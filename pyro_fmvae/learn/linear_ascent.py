@@ -12,6 +12,7 @@ from scipy.special import digamma, entr, gammaln, softmax  # type: ignore[import
 from torch import Tensor
 
 from pyro_fmvae.distributions.gamma import GAMMA
+from pyro_fmvae.distributions.gaussian_chain import GaussianChain
 from pyro_fmvae.distributions.multivariate_normal import MULTIVARIATE_NORMAL
 from pyro_fmvae.distributions.multivariate_normal_gamma import MULTIVARIATE_NORMAL_GAMMA
 
@@ -204,7 +205,10 @@ def state_of(rows: MatrixPosterior, relevance: str, precision: str, weights: str
     """The posterior as a state of ``AutoConjugate(program, structured=True)``, for sites of these names."""
     tau, alpha, mean = (torch.tensor(part) for part in (rows.tau, rows.alpha, rows.mean))
     found = {relevance: GAMMA.natural(*alpha)}
-    if tau.shape[1] == len(mean):
+    if rows.noise is None:
+        tril = torch.linalg.cholesky(torch.tensor(rows.covariance))
+        found[weights] = MULTIVARIATE_NORMAL.natural(mean, tril)
+    elif tau.shape[1] == len(mean):
         tril = torch.linalg.cholesky(torch.tensor(rows.spread[rows.group]))
         found[weights] = MULTIVARIATE_NORMAL_GAMMA.natural(mean, tril, *tau)
     else:
@@ -420,3 +424,150 @@ def regression_ascent(
             scales = shape / rate
             of_scales = prior * np.log(prior) - gammaln(prior) + gammaln(shape) - shape * np.log(rate)
             of_scales += (rate - prior) * scales
+
+
+# Linear dynamical systems.
+
+FIRST: Final = 0.01
+"""Precision of each number of the first state, in units of the noise of moves."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Sequences of observations, padded to one length.
+
+    Attributes:
+        x: numbers, 0 where missing and after the end, [B, T, D].
+        there: 1 where there is a number, else 0, [B, T, D], or [1, T, D] of sequences without gaps.
+        inside: 1 up to the end, else 0, [B, T] or [1, T].
+    """
+
+    x: np.ndarray
+    there: np.ndarray
+    inside: np.ndarray
+
+    @classmethod
+    def of(cls, rows: np.ndarray, sizes: np.ndarray) -> "Steps":
+        """Rows [N, D], NaN where missing, of sequences of these lengths [B]."""
+        inside = np.arange(sizes.max()) < sizes[:, None]
+        x = np.full((*inside.shape, rows.shape[1]), np.nan)
+        x[inside] = rows
+        there = ~np.isnan(x)
+        if there.all():
+            return cls(x, np.ones_like(x[:1]), np.ones(x.shape[1])[None])
+        return cls(np.where(there, x, 0.0), there.astype(float), inside.astype(float))
+
+    def chain(self, moves: MatrixPosterior, sights: MatrixPosterior) -> GaussianChain:
+        """Weights of the paths of states; ``sights`` has the centre in its last column."""
+        seen, width = sights.weighted, len(moves.mean)
+        eye, goes = np.eye(width), self.inside[:, 1:, None, None]
+        precision = (self.there @ seen[:, :-1, :-1].reshape(len(seen), -1)).reshape(
+            *self.inside.shape, width, width
+        )
+        precision[:, 0] += FIRST * eye
+        precision[:, 1:] += eye
+        precision[:, :-1] += goes * moves.weighted.sum(0)
+        loadings, centre = sights.precision[:, None] * sights.mean[:, :-1], sights.mean[:, -1]
+        linear = self.x @ loadings - self.there @ seen[:, :-1, -1]
+        tau = sights.precision
+        squares = self.there * (np.log(tau) - LOG_2PI - tau * (self.x - centre) ** 2) / 2
+        constant = squares.sum((1, 2)) - self.inside.shape[1] * width * LOG_2PI / 2
+        parts = precision, goes * moves.mean, linear, constant + width * np.log(FIRST) / 2
+        return GaussianChain(*(torch.as_tensor(part) for part in parts))
+
+    def sums(self, chain: GaussianChain) -> tuple[Sums, Sums, float, np.ndarray]:
+        """Sums of moves and of sights; entropy and log-density of first states; Σ z zᵀ of all later ones."""
+        mean, (own, across) = chain.mean_path.numpy(), (part.numpy() for part in chain.covariances)
+        (count, duration, width), inside = mean.shape, np.broadcast_to(self.inside, self.x.shape[:2])
+        own, across = (np.broadcast_to(part, (count, *part.shape[1:])) for part in (own, across))
+        second = own + mean[..., None] * mean[..., None, :]
+        goes = inside[:, 1:, None, None]
+        link = (goes * (across + mean[:, 1:, :, None] * mean[:, :-1, None])).sum((0, 1))
+        before, after = (goes * second[:, :-1]).sum((0, 1)), (goes * second[:, 1:]).sum((0, 1))
+        steps = np.full(width, inside[:, 1:].sum())
+        moves = Sums(steps, np.diag(after), link, before[None], np.zeros(width, dtype=int))
+        z = np.concatenate([mean, np.ones((count, duration, 1))], -1)
+        squares = np.zeros((count, duration, width + 1, width + 1))
+        squares[..., :-1, :-1] = own
+        squares = (squares + z[..., None] * z[..., None, :]).reshape(count * duration, -1)
+        there, x = (
+            np.broadcast_to(self.there, self.x.shape).reshape(len(squares), -1),
+            self.x.reshape(len(squares), -1),
+        )
+        zz = (there.T @ squares).reshape(-1, width + 1, width + 1)
+        zy = x.T @ z.reshape(len(squares), -1)
+        sights = Sums(there.sum(0), (x**2).sum(0), zy, zz, np.arange(len(zz)))
+        first = width * (np.log(FIRST) - LOG_2PI) * count - FIRST * np.einsum("bkk->", second[:, 0])
+        after_end = (inside.size - inside.sum()) * width * (1 + LOG_2PI)
+        return moves, sights, float(chain.entropy.sum()) + (first - after_end) / 2, after
+
+    def start(self, width: int) -> tuple[MatrixPosterior, MatrixPosterior]:
+        """Moves and sights by the principal components of windows (Van Overschee and De Moor, 1996)."""
+        count, duration, dim = self.x.shape
+        lags = min(max(5, -(-width // dim) + 1), max(duration, -(-width // dim)))
+        padded = np.concatenate([self.x, np.zeros((count, lags, dim))], 1)
+        windows = np.concatenate([padded[:, lag : lag + duration] for lag in range(lags)], -1)
+        inside = np.broadcast_to(self.inside, self.x.shape[:2]) > 0
+        axes = np.linalg.svd(windows[inside], full_matrices=False)[2][:width].T
+        z = windows @ np.pad(axes, ((0, 0), (0, width - axes.shape[1])))
+        z /= np.maximum(z[inside].std(0), VAGUE)
+        goes = inside[:, 1:]
+        before, after, eye = z[:, :-1][goes], z[:, 1:][goes], np.eye(width)
+        matrix = np.linalg.solve(before.T @ before + eye, before.T @ after).T
+        off = after - before @ matrix.T
+        root = np.linalg.cholesky(off.T @ off / max(len(off), 1) + 0.02 * eye)
+        moves = np.linalg.solve(root, matrix @ root)
+        states, x = z[inside] @ np.linalg.inv(root).T, self.x[inside]
+        loadings = np.linalg.solve(states.T @ states + VAGUE * eye, states.T @ x).T
+        noise = np.maximum(((x - states @ loadings.T) ** 2).mean(0), 1e-2)
+        of_all = np.zeros(width, dtype=int)
+        sights = np.column_stack([loadings, np.zeros(dim)])
+        return (
+            MatrixPosterior.at_start(moves, None, np.ones(1), of_all),
+            MatrixPosterior.at_start(sights, np.arange(dim), 1 / noise, np.append(of_all, -1)),
+        )
+
+
+def dynamics_ascent(
+    steps: Steps, moves: MatrixPosterior, sights: MatrixPosterior
+) -> Iterator[tuple[tuple[MatrixPosterior, MatrixPosterior], float]]:
+    """Updates of the paths of states, then of moves and sights.
+
+    Between two updates, states are rescaled so that the noise of moves is standard normal, if the bound rises
+    (Liu, Rubin and Wu, 1998, Parameter expansion to accelerate EM).
+    """
+    (found, bound, after), waits = _update(steps, moves, sights), 0
+    while True:
+        yield found, bound
+        last, waits = bound, waits - 1
+        if waits < 0:
+            more = _update(steps, *_rescaled(*found, after))
+            if more[1] > last:
+                found, bound, after = more
+                continue
+            waits = 10
+        found, bound, after = _update(steps, *found)
+
+
+def _update(
+    steps: Steps, moves: MatrixPosterior, sights: MatrixPosterior
+) -> tuple[tuple[MatrixPosterior, MatrixPosterior], float, np.ndarray]:
+    """Moves and sights, their bound, and the covariance of the noise of moves."""
+    of_moves, of_sights, evidence, after = steps.sums(steps.chain(moves, sights))
+    moves, sights = moves.learnt(of_moves), sights.learnt(of_sights)
+    noise = (after - moves.mean @ of_moves.zy.T) / max(of_moves.count[0], 1)
+    return (moves, sights), moves.evidence + sights.evidence + evidence, (noise + noise.T) / 2
+
+
+def _rescaled(
+    moves: MatrixPosterior, sights: MatrixPosterior, noise: np.ndarray
+) -> tuple[MatrixPosterior, MatrixPosterior]:
+    """Moves and sights of states in units in which a noise of this covariance is standard normal."""
+    values, axes = np.linalg.eigh(noise)
+    values = np.sqrt(np.clip(values, 1e-4, 1e4))
+    root, inverse, turn = (axes * values) @ axes.T, (axes / values) @ axes.T, np.eye(len(noise) + 1)
+    turn[:-1, :-1] = root
+    return (
+        replace(moves, mean=inverse @ moves.mean @ root, spread=root @ moves.spread @ root),
+        replace(sights, mean=sights.mean @ turn, spread=turn @ sights.spread @ turn),
+    )
