@@ -110,9 +110,9 @@ def test_the_mixtures_density_gives_the_bound_with_the_assignment_in_the_model(b
 
 def test_the_whole_program_has_the_librarys_bound(b, small):
     model, x = small
-    ours = estimate(TraceConjugate_ELBO(), model.model, model.guide, x, 200)
+    ours = estimate(TraceConjugate_ELBO(), model.model, model.guide, x, 100)
     program = b.plain_programs.AssignmentInGuide(model)
-    theirs = estimate(program.elbo(), program.model, program.guide, x, 400)
+    theirs = estimate(program.elbo(), program.model, program.guide, x, 200)
     assert theirs[1] < 0.01 * ours[0]
     assert_equal_in_expectation(ours, theirs)
 
