@@ -211,9 +211,10 @@ class PlannedColumn:
             written: texts, or numbers, NaN where one is missing.
             values: numbers or codes [n].
         """
-        return np.where(
-            self.is_gap(written), self.write(values) if written.dtype == object else values, written
-        )
+        gaps = self.is_gap(written)
+        if not gaps.any():
+            return written
+        return np.where(gaps, self.write(values) if written.dtype == object else values, written)
 
     def is_gap(self, written: np.ndarray) -> np.ndarray:
         """Tell which entries [n] of a file, texts or numbers, are missing."""

@@ -393,6 +393,7 @@ class Ascent:
             name: prior.natural if name == WEIGHTS else prior.natural[:1]
             for name, prior in model.natural_priors().items()
         }
+        self.posteriors = {name: model.posterior_of(name) for name in self.priors}
         sizes = {name: model.sites.categories_of(name) for name in observations}
         self.words = [name for name, size in sizes.items() if size and observations[name].dim() == 1]
         self.sizes = [sizes[name] for name in self.words]
@@ -444,7 +445,7 @@ class Ascent:
                 statistics = self.model.prior.weights.statistics(self.scale.unsqueeze(-1) * counts)
                 natural = prior + statistics
             elif child in self.observations:
-                scale = self.scale.view(*self.scale.shape, *[1] * self.model.posterior_of(name).natural.dim())
+                scale = self.scale.view(*self.scale.shape, *[1] * self.posteriors[name].natural.dim())
                 if child in words:
                     natural = prior + scale * words[child]
                 else:
@@ -454,7 +455,7 @@ class Ascent:
                     )
             else:
                 natural = self.model.natural(name).natural
-            self.members[name] = self.model.posterior_of(name).kind(natural, validate_args=False)
+            self.members[name] = self.posteriors[name].kind(natural, validate_args=False)
         if learn:
             self._learn(True)
 

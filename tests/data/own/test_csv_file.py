@@ -260,6 +260,10 @@ def test_what_stands_for_a_missing_value_in_a_column_alone(tmp_path):
     depth, minus = read(tmp_path, text).plan
     assert depth.gaps == ("-999",) and "'-999' counts as missing" in depth.why and not minus.gaps
     assert np.isnan(read(tmp_path, text).x[::5, 0]).all()
+    whole = np.arange(60) + 2**60  # of a Parquet file, which float64 does not hold
+    assert depth.fill(whole, np.zeros(60)) is whole
+    texts = np.array(["-999", "NA", "1.50", "x"], dtype=object)
+    assert depth.fill(texts, np.arange(4.0)).tolist() == ["0", "1", "1.50", "x"]
     units = read(tmp_path, "\n".join(["a,b", "%,cm", *(f"{i}.5,{i}.25" for i in range(30))]))
     assert not units.plan[0].gaps and "none counts as missing: '%'" in units.plan[0].why
 
