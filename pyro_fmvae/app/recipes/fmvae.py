@@ -244,7 +244,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         }
 
     def fit_clusters(self, model: FactorialMixtureVAE, batches: Batches) -> None:
-        """Of a single factor without labels: a mixture with full covariances of z, drawn from q(z | x)."""
+        """Fit a mixture with full covariances to draws from q(z | x), if the only factor has no labels."""
         if len(self.factors) == 1 and not self.labelled:
             z = torch.cat([model.posterior(x).sample() for x, *_ in batches])
             model.code_mixture = mixture_of_codes(z, self.config.seed).to(z.device)
