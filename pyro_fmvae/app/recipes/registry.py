@@ -77,7 +77,7 @@ def recipe_named(model: str) -> type[Recipe[Any]]:
     if model in ESTIMATORS:
         raise ValueError(
             f"model: {model} is for the commands train, evaluate, encode and report; in Python take "
-            "pyro_fmvae.sklearn"
+            f"pyro_fmvae.sklearn.{'TopicModel' if model == TOPICS else 'HiddenMarkovModel'}"
         )
     if model not in RECIPES:
         raise ValueError(f"model: expected one of {', '.join(kinds())}, got '{model}'")

@@ -13,7 +13,15 @@ from pyro_fmvae.data.loader import TableOptions
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.data.splitting import Splitting
 from pyro_fmvae.files.untrusted import check_type, read_text
-from pyro_fmvae.learn.options import PATIENCE, PHASES, CountableOptions, FMVAEOptions, TrainConfig, unset
+from pyro_fmvae.learn.options import (
+    PATIENCE,
+    PHASES,
+    CountableOptions,
+    EstimatorOptions,
+    FMVAEOptions,
+    TrainConfig,
+    unset,
+)
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.models import Hyperprior
 
@@ -48,7 +56,8 @@ def is_own(config: TrainConfig) -> bool:
 
 def splitting_of(config: TrainConfig) -> Splitting:
     """How the rows of a person's own data are split."""
-    return Splitting(config.valid, config.test, config.fold)
+    valid = 0.0 if isinstance(config, EstimatorOptions) else config.valid  # estimators validate nothing
+    return Splitting(valid, config.test, config.fold)
 
 
 def hyperprior_of(config: FMVAEOptions) -> Hyperprior:

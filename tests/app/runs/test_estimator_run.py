@@ -9,8 +9,12 @@ import pandas as pd
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
+from pyro_fmvae.app.recipes.registry import configure
+from pyro_fmvae.app.recipes.settings import splitting_of
 from pyro_fmvae.app.runs.estimator_run import TimedRows
+from pyro_fmvae.app.runs.from_python import train
 from pyro_fmvae.app.runs.run import Run
+from pyro_fmvae.data.splitting import Splitting
 from pyro_fmvae.sklearn import HiddenMarkovModel
 from tests.small_runs import command, succeed
 
@@ -232,3 +236,20 @@ def test_device_is_that_of_the_command(sales, tmp_path):
 def test_each_sequence_has_a_step_to_learn_from():
     rows = TimedRows(np.zeros((5, 1)), np.array([1, 4]), np.array(["a", "b"]), np.arange(5), None)
     assert rows.before(0.9).lengths.tolist() == [1, 1]
+
+
+def test_nothing_is_kept_for_validation():
+    """The shares of test and validation rows need not fit together."""
+    for model in ("hidden-markov", "topics"):
+        config = configure(model, test=0.95)
+        assert splitting_of(config) == Splitting(0.0, 0.95)
+        with pytest.raises(ValueError, match=r"^test: expected a share in \[0, 1\), got 1.0"):
+            configure(model, test=1.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [("hidden-markov", "HiddenMarkovModel"), ("topics", "TopicModel")]
+)
+def test_python_has_the_estimator(table, model, name):
+    with pytest.raises(ValueError, match=f"in Python take pyro_fmvae.sklearn.{name}$"):
+        train(str(table), model=model)
