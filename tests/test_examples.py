@@ -256,6 +256,10 @@ RUNS = {
         ["reference", "--names=kidiq-kidscore_momiq", "--draws=100"],
         ["kidiq-kidscore_momiq", "gibbs"],
     ),
+    "benchmarks/exact_samplers.py": (
+        ["--models=hierarchy", "--points=100", "--draws=40", "--samplers=gibbs"],
+        ["hierarchy      100 gibbs"],
+    ),
     "benchmarks/gaussian_mixture.py": (
         ["--points=500", "--dim=2", "--components=3", "--batch-size=100", "--max-seconds=2", "--step=eager"],
         ["to_0.01"],
