@@ -9,7 +9,7 @@ gradient is stopped by a step function.
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -55,7 +55,19 @@ _FEW = (
 _MOST = 1000  # points that are tried where the arguments can't be cut
 _CLOSE = 1e-3  # an enumerated run and others round differently
 _SAME = 32  # units in the last place by which runs of the same shapes may differ
-_STEPS = {"round", "floor", "ceil", "trunc", "fix", "sign", "sgn", "heaviside", "floor_divide"}
+_STEPS = {
+    "round",
+    "floor",
+    "ceil",
+    "trunc",
+    "fix",
+    "sign",
+    "sgn",
+    "heaviside",
+    "floor_divide",
+    "floordiv",
+    "rfloordiv",
+}
 """Functions whose slope is 0 in torch. Others without one, such as comparisons, need no gradients."""
 
 
@@ -548,7 +560,10 @@ def without_slopes(
                 slope = None
                 if table.requires_grad:
                     total = table.sum()
-                    slope = torch.autograd.grad(total, leaves[each], allow_unused=True, retain_graph=True)[0]
+                    with suppress(RuntimeError):  # torch has no derivative of heaviside
+                        slope = torch.autograd.grad(
+                            total, leaves[each], allow_unused=True, retain_graph=True
+                        )[0]
                 if slope is not None and slope.any():
                     reached.add(each)
                 elif each in uses.flat:

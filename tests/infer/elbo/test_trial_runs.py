@@ -271,6 +271,8 @@ STEPS = {
     "round": lambda z: z.round(),
     "floor": lambda z: torch.floor(z),
     "sign": lambda z: z.sign(),
+    "heaviside": lambda z: torch.heaviside(z, torch.zeros_like(z)),
+    "floordiv": lambda z: z // 1,
     "detach": lambda z: z.detach(),
     "data": lambda z: z.data,
     "bucketize": lambda z: torch.bucketize(z, torch.zeros(1)).double(),
