@@ -25,6 +25,8 @@ LARGEST: Final = 2**22
 """Numbers in a tensor, at most, unless a single row needs more."""
 NEGLIGIBLE: Final = 1e-20
 """Share of the largest weight from which down a row adds nothing to a component but rounding."""
+UNLIKELY: Final = 1e-3
+"""Responsibility up to which a component does not take part in filling a row in."""
 FEW: Final = 8
 """Missing numbers of a row up to which all pairs are computed."""
 SCREENED: Final = 2**17
@@ -228,6 +230,39 @@ def marginal_expectation(x: Tensor, stats: Tensor, others: Tensor) -> tuple[Tens
         wanted = weights > NEGLIGIBLE
         filled.add(part.only(wanted), weights[wanted])
     return table, filled.sums()
+
+
+@torch.no_grad()
+def filled_statistics(x: Tensor, stats: Tensor, gamma: Tensor) -> Tensor:
+    """Expected sufficient statistics of each row, what is missing being filled in by all components together.
+
+    That is the mean of E[x_m | x_o] and of E[x_m x_mᵀ | x_o] over the components by their responsibilities.
+    The statistics are those of one q(x_m) of the row, whatever its component is.
+
+    Args:
+        x: rows [N, D] that miss some numbers, NaN. Those without any number count nothing.
+        stats: E[t] of K posteriors, [K, P].
+        gamma: responsibilities, [N, K]. Components of less than a thousandth are left out.
+
+    Returns:
+        float64 [N, P].
+    """
+    x, dim = x.double(), x.shape[-1]
+    _, loc, precision = _normals(stats)
+    gamma = torch.where(gamma > UNLIKELY, gamma, 0.0).double()
+    gamma = gamma / gamma.sum(-1, keepdim=True)
+    half = 0.5 * (~x.isnan().all(-1)).double()
+    first, second = torch.zeros_like(x), x.new_zeros(len(x), dim * (dim + 1) // 2)
+    for part in conditionals(x, loc, precision, gamma > 0):
+        inverse, weights = torch.cholesky_inverse(part.factor), gamma[part.row, part.component]
+        means = loc[part.component] + part.moved(inverse)
+        first.index_add_(0, part.row, weights.unsqueeze(-1) * means)
+        for some in torch.arange(len(weights), device=x.device).split(max(LARGEST // dim**2, 1)):
+            square = means[some].unsqueeze(-1) * means[some].unsqueeze(-2)
+            places = part.elements[part.kind[some]] % dim**2
+            square.flatten(1).scatter_add_(1, places.flatten(1), inverse[part.kind[some]].flatten(1))
+            second.index_add_(0, part.row[some], weights[some].unsqueeze(-1) * packed.pack(square))
+    return packed.join(half, -half, -0.5 * second, first)
 
 
 def _complete_table(x: Tensor, stats: Tensor) -> Tensor:

@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.distributions import COLUMN_NORMAL_GAMMA
-from pyro_fmvae.distributions.marginal_component import marginal_expectation, marginal_update
+from pyro_fmvae.distributions.marginal_component import (
+    filled_statistics,
+    marginal_expectation,
+    marginal_update,
+)
 
 LARGEST: Final = 2**26
 """Numbers that are kept at most."""
@@ -58,6 +62,21 @@ class PackedNumbers:
         """Some of the mixtures that :meth:`chosen` gives rows of."""
         found, places = copy(self), list(chosen)
         found.constant, found.own_statistics = self.constant[places], self.own_statistics[places]
+        return found
+
+    def filled(self, stats: Tensor, gamma: Tensor) -> "PackedNumbers":
+        """These rows with statistics that are expected of what is missing, as if they had no gaps.
+
+        Args:
+            stats: E[t] of the components, [K, P].
+            gamma: responsibilities, [N, K].
+        """
+        found = copy(self)
+        found.gaps, found.constant = None, gamma.new_zeros(self.count)
+        found.constant[self.whole] = self.constant
+        found.own_statistics = gamma.new_empty(stats.shape[-1], self.count)
+        found.own_statistics[:, self.whole] = self.own_statistics
+        found.own_statistics[:, self.gaps] = filled_statistics(self.with_gaps, stats, gamma[self.gaps]).mT
         return found
 
     @staticmethod

@@ -17,6 +17,7 @@ from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.marginal_component import (
     conditionals,
     expected_numbers,
+    filled_statistics,
     marginal_expectation,
     marginal_log_predictive,
     marginal_table,
@@ -102,6 +103,15 @@ def test_the_gradient_is_that_of_rows_filled_in(monkeypatch):
     assert_close(3 * filled, marginal_update(0 * stats.detach(), weights, X, stats.detach(), 3.0))
     monkeypatch.setattr(marginal_component, "LARGEST", 1)
     assert_close(marginal_update(0 * stats.detach(), weights, X, stats.detach()), filled)
+
+
+def test_statistics_of_filled_rows_are_the_mean_over_the_components():
+    stats, gamma = posterior().expected_stats(), torch.tensor([[0.2, 0.8], [0.7, 0.3], [0.5, 0.5], [1, 1e-4]])
+    found, zero = filled_statistics(X[1:], stats, gamma), torch.zeros_like(stats)
+    gamma[3, 1] = 0.0  # it does not take part
+    for row in range(4):
+        own = marginal_update(zero, gamma[[row]], X[[row + 1]], stats)
+        assert_close(found[row], own.sum(0))
 
 
 def test_updates_are_those_of_each_row_by_itself():

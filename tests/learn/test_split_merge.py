@@ -54,6 +54,14 @@ def test_the_number_of_components_is_found(full, number):
     assert adjusted_rand_score(kinds, found.gamma.argmax(-1)) > 0.9
 
 
+@pytest.mark.parametrize("full", [True, False])
+def test_swaps_of_rows_without_gaps_leave_the_rows_as_they_are(full):
+    x, kinds = clusters(3, 20)
+    x[0, 1] = 0.0 if full else torch.nan  # which is no gap under diagonal covariances
+    sample = Sample.of(lambda size, rows: make(size, rows, full), x)
+    assert not sample.gaps and sample.filled(sample.fit(one_hot(kinds, 3).double(), 1)) is sample
+
+
 def test_there_are_no_more_than_asked_for():
     x, _ = clusters(20, 30)
     found = [

@@ -53,6 +53,22 @@ def test_an_update_takes_up_what_the_table_found(monkeypatch):
     assert_close(among[:, some].softmax(-1), model.table(plain)[:, some].softmax(-1))
 
 
+def test_filled_rows_have_no_gaps():
+    """With known components, their update is that of rows that are filled in by their own component."""
+    torch.manual_seed(0)
+    x = torch.randn(40, 5).masked_fill(torch.rand(40, 5) < 0.2, torch.nan)
+    model = ObservedMixture((0, 0, 0, 0, 0), 2, 40, full=True)
+    stats, gamma = model.natural("x_parameter").expected_stats(), torch.eye(2).double()[torch.arange(40) % 2]
+    numbers, prior = model.packed(x)["x"], model.natural_priors()["x_parameter"].natural
+    filled = numbers.filled(stats, gamma)
+    assert filled.gaps is None and len(filled) == 40
+    assert_close(filled.update(prior, gamma, stats, 3.0), numbers.update(prior, gamma, stats, 3.0))
+    table, other = filled.log_likelihoods(stats, gamma), model.packed(x.nan_to_num(0.0))["x"]
+    complete = ~x.isnan().any(-1)
+    assert 5 < complete.sum() < 20
+    assert_close(table[complete], other.log_likelihoods(stats, gamma)[complete])
+
+
 def test_statistics_that_are_too_many_are_not_kept(monkeypatch):
     model, x = ObservedMixture((0, 0, 0), 2, 10, full=True), torch.zeros(10, 3)
     monkeypatch.setattr(module, "LARGEST", 10 * 11)
