@@ -42,6 +42,7 @@ from pyro_fmvae.files import checkpoint
 from pyro_fmvae.files.checkpoint import alone
 from pyro_fmvae.files.memory import most_used
 from pyro_fmvae.infer.ranks import world
+from pyro_fmvae.learn.component_moves import CODES
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.learn.label_spreading import predictors_of_unlearnt
 from pyro_fmvae.learn.options import AUTO, TrainConfig, completed
@@ -532,9 +533,10 @@ def predict_unlearnt(trainer: Trainer, dataset: Dataset) -> None:
 
 
 def cluster_codes(trainer: Trainer, dataset: Dataset) -> None:
-    """Learn clusters of the codes, with a trained model: see :meth:`Recipe.fit_clusters`."""
-    batches = in_order(replace(dataset.train, labels=None), trainer.device)
+    """Learn clusters of the codes of some training points: see :meth:`Recipe.fit_clusters`."""
     with torch.no_grad(), evaluating(trainer.model), seeded(trainer.run.config.seed):
+        some = torch.randperm(len(dataset.train))[:CODES].sort().values
+        batches = in_order(replace(dataset.train.select(some), labels=None), trainer.device)
         trainer.run.recipe.fit_clusters(trainer.model, batches)
 
 
