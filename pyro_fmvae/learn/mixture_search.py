@@ -395,11 +395,15 @@ class Ascent:
         }
         self.posteriors = {name: model.posterior_of(name) for name in self.priors}
         sizes = {name: model.sites.categories_of(name) for name in observations}
-        self.words = [name for name, size in sizes.items() if size and observations[name].dim() == 1]
-        self.sizes = [sizes[name] for name in self.words]
-        if sum(self.sizes) * gamma.shape[-2] > LARGEST:
-            self.words = []
-        shown = [indicators(observations[name], sizes[name]).to(self.gamma) for name in self.words]
+        words = {
+            name: codes
+            for name, codes in observations.items()
+            if sizes[name] and isinstance(codes, Tensor) and codes.dim() == 1
+        }
+        if sum(sizes[name] for name in words) * gamma.shape[-2] > LARGEST:
+            words = {}
+        self.words, self.sizes = list(words), [sizes[name] for name in words]
+        shown = [indicators(codes, sizes[name]).to(self.gamma) for name, codes in words.items()]
         self.shown = torch.cat(shown, -1) if shown else None  # [N, categories of all columns of words]
         self.members: dict[str, NaturalDistribution] = {}
         if not side_by_side(observations):  # the first update fills in by the model's own
