@@ -81,6 +81,7 @@ from pyro_fmvae.distributions import (
     SmoothedStates as SmoothedStates,
     SpikeAndSlab as SpikeAndSlab,
     SpikeAndSlabMixture as SpikeAndSlabMixture,
+    TableObservation as TableObservation,
     SpikeDraws as SpikeDraws,
     StraightThrough as StraightThrough,
     WISHART as WISHART,

@@ -80,7 +80,7 @@ class Entries:
         self.name, self.values, self.kind, self.comma = name, values, kind, comma
 
     def without(self, gaps: Collection[str]) -> Entries:
-        """The same, where these texts, or their numbers, are missing, too."""
+        """These entries, but missing where they are one of these texts or their numbers."""
         if not gaps:
             return self
         if self.numeric:
@@ -428,7 +428,7 @@ def _planned(column: Entries) -> PlannedColumn:
 
 
 def _gaps(column: Entries) -> tuple[str, ...]:
-    """What stands for a missing value, beside `MARKS`.
+    """Texts that stand for a missing value, beside `MARKS`.
 
     Texts without a letter or digit do among numbers, dates and amounts, and so does the only such text among
     several words. A number of nines below 0, such as -999, does if it is there repeatedly, and the other
@@ -619,7 +619,7 @@ def _clock(text: str) -> float:
 
 
 def _units(column: Entries) -> set[str]:
-    """What is behind the numbers of a column."""
+    """Units behind the numbers of a column."""
     found = (_MONEY.fullmatch(text) for text in column.counts)
     return {match["unit"] for match in found if match is not None and match["unit"].isalpha()}
 

@@ -85,7 +85,7 @@ def _unneeded(model: Any, values: Samples, args: Any, kwargs: Any) -> list[str]:
     return recognise_conjugacy(poutine.condition(model, data=dict(values)), args, kwargs).leaves
 
 
-class _Points:
+class _PointDensities:
     """Log-densities of the points of a program, given its latent sites.
 
     Args:
@@ -226,7 +226,7 @@ def to_arviz(
     if model is not None:
         with torch.no_grad():
             at = [{name: value[i] for name, value in draws.items()} for i in range(size)]
-            points = _Points(model, at[0], args, kwargs, plate)
+            points = _PointDensities(model, at[0], args, kwargs, plate)
             rows = [points(values) for values in at]
         groups["log_likelihood"] = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     found = {

@@ -285,7 +285,7 @@ class Recipe(ABC, Generic[Options]):
         return used
 
     def surprise(self, model: Any, x: Tensor, new: Tensor) -> Tensor:
-        """What categories that training did not have add to the scores of rows, in nats: float64 [B].
+        """Nats that categories that training did not have add to the scores of rows, float64 [B].
 
         Args:
             model: as trained.
