@@ -93,7 +93,7 @@ def test_evaluate_against_labels(runs, files):
     assert unsupervised["accuracy"] == {}
     measures = {"n", "factor", "accuracy", "majority", "nmi", "ami", "ari"}
     found = unsupervised["clustering"]["label0"]
-    assert set(found) == measures | {"values", "components", "named_after", "confusion"}
+    assert set(found) == measures | {"values", "components", "named_after", "confusion", "clusters"}
     assert np.sum(found["confusion"]) == found["n"] and found["values"] == ["0", "1"]
 
 

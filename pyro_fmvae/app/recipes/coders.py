@@ -17,7 +17,7 @@ from pyro_fmvae.app.recipes.pictures import (
     training_curves,
     true_sources,
 )
-from pyro_fmvae.app.recipes.recipe import Recipe, codes_of
+from pyro_fmvae.app.recipes.recipe import ComponentsAlone, codes_of
 from pyro_fmvae.app.recipes.settings import shared_defaults
 from pyro_fmvae.data import Batches, Dataset, SparseOptions, Split
 from pyro_fmvae.data.registry import LOADERS, SCENES
@@ -56,7 +56,7 @@ def batch_size(config: CoderOptions, dataset: Dataset) -> int:
     return config.batch_size or (number if number <= WHOLE else BATCH)
 
 
-class CoderRecipe(Recipe[_Options]):
+class CoderRecipe(ComponentsAlone[_Options]):
     """The common part of recipes of models without networks."""
 
     factors = ()

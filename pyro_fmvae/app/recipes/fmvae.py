@@ -216,7 +216,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
 
     def match(self, model: FactorialMixtureVAE, state: Mapping[str, Tensor]) -> None:
         """Prepare a model for loading a state dictionary, with its mixture of codes."""
-        super().match(model, state)
+        model.match(state)
         if (weights := state.get("code_mixture.posteriors.weights.natural")) is not None:
             mixture = ObservedMixture([0] * model.latent_dim, len(weights), model.num_data, full=True)
             model.code_mixture = mixture.to(model.gate.device)
@@ -258,6 +258,10 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         """Responsibilities of the components of z at the mean of q(z | x), [B, K]."""
         assert isinstance(model.code_mixture, ObservedMixture)
         return model.code_mixture.responsibilities(encoded["mean"])[-1]
+
+    def surprise(self, model: FactorialMixtureVAE, x: Tensor, new: Tensor) -> Tensor:
+        """Zeros [B]: categories that training did not have are missing, and no more."""
+        return torch.zeros(len(x), dtype=torch.float64)
 
     def sample(self, model: FactorialMixtureVAE, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
         """Draw z [n, I·D] given codes, and return the ``codes`` drawn beside it."""

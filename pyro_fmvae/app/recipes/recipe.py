@@ -153,9 +153,9 @@ class Recipe(ABC, Generic[Options]):
     def build(self) -> Any:
         """The untrained model, with the networks that it needs."""
 
+    @abstractmethod
     def match(self, model: Any, state: Mapping[str, Tensor]) -> None:
         """Prepare a model for loading a state dictionary."""
-        model.match(state)
 
     @property
     @abstractmethod
@@ -208,26 +208,27 @@ class Recipe(ABC, Generic[Options]):
     def encode(self, model: Any, x: Tensor) -> dict[str, Tensor]:
         """Arrays that ``encode`` writes of a batch, each [B, ...], by name."""
 
+    @abstractmethod
     def fit_clusters(self, model: Any, batches: Batches) -> None:
-        """Learn what :meth:`clusters` need beside the trained model: nothing.
+        """Learn what :meth:`clusters` need beside the trained model.
 
         Args:
             model: as trained; it changes.
             batches: of training points.
         """
 
+    @abstractmethod
     def clusters(self, model: Any) -> "Clusters | None":
         """Clusters that are unions of components; None: there are none."""
-        return None
 
+    @abstractmethod
     def of_clusters(self, model: Any, encoded: Mapping[str, Tensor]) -> Tensor:
-        """Responsibilities of the components that make up clusters, [B, K]: those of the code's last entry.
+        """Responsibilities of the components that make up clusters, [B, K].
 
         Args:
             model: as trained.
             encoded: what :meth:`encode` gives.
         """
-        return encoded[f"responsibilities_{len(self.factors) - 1}"]
 
     @abstractmethod
     def program(self, model: Any) -> nn.Module | None:
@@ -284,6 +285,7 @@ class Recipe(ABC, Generic[Options]):
         used: list[int] = model.used_components() if self.factorial else []
         return used
 
+    @abstractmethod
     def surprise(self, model: Any, x: Tensor, new: Tensor) -> Tensor:
         """Nats that categories that training did not have add to the scores of rows, float64 [B].
 
@@ -292,7 +294,6 @@ class Recipe(ABC, Generic[Options]):
             x: rows [B, D], NaN where they have such a category.
             new: where that is, bool [B, D].
         """
-        return torch.zeros(len(x), dtype=torch.float64)
 
     @abstractmethod
     def measures(
@@ -330,3 +331,25 @@ class Recipe(ABC, Generic[Options]):
 def codes_of(recipe: Recipe[Any], model: Any, batches: Batches) -> Tensor:
     """The code of every row, in order, on the CPU: [n, J]."""
     return torch.cat([recipe.code(model, x).cpu() for x, *_ in batches])
+
+
+class ComponentsAlone(Recipe[Options]):
+    """A recipe whose components make up no clusters."""
+
+    def match(self, model: Any, state: Mapping[str, Tensor]) -> None:
+        """Prepare a model for loading a state dictionary."""
+        model.match(state)
+
+    def fit_clusters(self, model: Any, batches: Batches) -> None:
+        """Learn nothing."""
+
+    def clusters(self, model: Any) -> None:
+        """None: there are none."""
+
+    def of_clusters(self, model: Any, encoded: Mapping[str, Tensor]) -> Tensor:
+        """Refuse: there are no clusters."""
+        raise NotImplementedError
+
+    def surprise(self, model: Any, x: Tensor, new: Tensor) -> Tensor:
+        """Zeros [B]: categories that training did not have are missing, and no more."""
+        return torch.zeros(len(x), dtype=torch.float64)

@@ -237,6 +237,10 @@ class Mixture(Recipe[MixtureOptions]):
         """Components of the columns that are not left out."""
         return model_of(self.config, levels_of(self.config, self.preprocessing), self.num_data)
 
+    def match(self, model: ObservedMixture, state: Mapping[str, Tensor]) -> None:
+        """Prepare the model for loading a state dictionary."""
+        model.match(state)
+
     def augmentation(self) -> None:
         """No transform of training batches: None."""
 
@@ -272,9 +276,16 @@ class Mixture(Recipe[MixtureOptions]):
             **{f"responsibilities_{entry}": part for entry, part in enumerate(probs)},
         }
 
+    def fit_clusters(self, model: ObservedMixture, batches: Batches) -> None:
+        """Nothing: the model has the density."""
+
     def clusters(self, model: ObservedMixture) -> Clusters:
         """Clusters that valleys of the density separate."""
         return Clusters(model)
+
+    def of_clusters(self, model: ObservedMixture, encoded: Mapping[str, Tensor]) -> Tensor:
+        """Responsibilities of the components, the last entry of a code: [B, K]."""
+        return encoded[f"responsibilities_{len(self.factors) - 1}"]
 
     def program(self, model: ObservedMixture) -> None:
         """None: rows are assigned, not encoded."""

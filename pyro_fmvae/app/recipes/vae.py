@@ -19,7 +19,7 @@ from pyro_fmvae.app.recipes.pictures import (
     training_curves,
     true_sources,
 )
-from pyro_fmvae.app.recipes.recipe import codes_of
+from pyro_fmvae.app.recipes.recipe import ComponentsAlone, codes_of
 from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.capture import CapturedFreeGaussian
 from pyro_fmvae.data import Batches, Dataset, Split
@@ -34,7 +34,7 @@ from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.models.vae import PointPosterior
 
 
-class PlainVAE(NetworkRecipe[VAEOptions]):
+class PlainVAE(NetworkRecipe[VAEOptions], ComponentsAlone[VAEOptions]):
     """z ~ N(0, I)."""
 
     name = "vae"

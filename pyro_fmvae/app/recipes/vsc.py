@@ -25,7 +25,7 @@ from pyro_fmvae.app.recipes.pictures import (
     training_curves,
     true_sources,
 )
-from pyro_fmvae.app.recipes.recipe import codes_of
+from pyro_fmvae.app.recipes.recipe import ComponentsAlone, codes_of
 from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
@@ -44,7 +44,7 @@ from pyro_fmvae.models import (
 from pyro_fmvae.nn import ExponentialLink, SpikeHead
 
 
-class VSC(NetworkRecipe[VSCOptions]):
+class VSC(NetworkRecipe[VSCOptions], ComponentsAlone[VSCOptions]):
     """z is exactly zero in most dimensions."""
 
     name = "vsc"

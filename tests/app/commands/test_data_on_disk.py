@@ -95,7 +95,7 @@ def test_nothing_is_left_of_an_output_that_fails(table, run, tmp_path, monkeypat
                 raise OSError("disk full")
             yield part
 
-    module, function = {"encode": (encoding, "encoded_parts"), "score": (scoring, "score_parts")}[name]
+    module, function = {"encode": (encoding, "encoded_parts"), "score": (scoring, "scored_parts")}[name]
     parts = getattr(module, function)
     monkeypatch.setattr(module, function, failing)
     monkeypatch.setattr(by_batches, "EVALUATION_BATCH", 50)
