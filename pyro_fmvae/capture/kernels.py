@@ -36,7 +36,7 @@ class CapturedNUTS(NUTS):
     but tensors. A potential that can't be recorded is evaluated eagerly, with a warning that names the line.
 
     Args:
-        args, kwargs: of ``NUTS``.
+        args, kwargs: of ``NUTS``, with a model.
         compile: fuse the operations by ``torch.compile``, which takes half a minute, and a C++ compiler.
     """
 
@@ -119,8 +119,18 @@ class ConjugateGibbs(GibbsKernel):
             num_samples: of each chain.
             warmup_steps: sweeps before them; as many if None.
             num_chains: each from first values of its own.
+
+        Raises:
+            ValueError: there is nothing to draw.
         """
         warmup = num_samples if warmup_steps is None else warmup_steps
+        for name, number, least in (
+            ("num_samples", num_samples, 1),
+            ("warmup_steps", warmup, 0),
+            ("num_chains", num_chains, 1),
+        ):
+            if number < least:
+                raise ValueError(f"{name}: expected at least {least}, got {number}")
         with pyro.validation_enabled(False):
             chains, starts = [], []
             for _ in range(num_chains):
@@ -194,7 +204,7 @@ class ConjugateGibbs(GibbsKernel):
 
 
 class _Potential:
-    """A potential and its gradient, recorded at the first call.
+    """A potential and its gradient, recorded at the first call with values of these dtypes.
 
     Args:
         potential: a function of unconstrained values by name.
@@ -204,20 +214,21 @@ class _Potential:
 
     def __init__(self, potential: Any, compile: bool, kernel: GibbsKernel | None = None) -> None:
         self._potential, self._compile, self._kernel = potential, compile, kernel
-        self._replay: Replay | None = None
+        self._replays: dict[tuple[torch.dtype, ...], Replay] = {}
         self._is_eager = False
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what was recorded: a copy records its own."""
-        return {**self.__dict__, "_replay": None}
+        return {**self.__dict__, "_replays": {}}
 
     def __call__(self, params: Mapping[str, Tensor]) -> Tensor:
         """The potential, with a gradient."""
-        if self._replay is None and not self._is_eager:
-            self._record(params)
-        if self._replay is None:
+        dtypes = tuple(value.dtype for value in params.values())
+        if dtypes not in self._replays and not self._is_eager:
+            self._record(params, dtypes)
+        if self._is_eager:
             return cast(Tensor, self._potential(params))
-        return cast(Tensor, _Slope.apply(self._replay, self._others().values(), *params.values()))
+        return cast(Tensor, _Slope.apply(self._replays[dtypes], self._others().values(), *params.values()))
 
     def _others(self) -> dict[str, Tensor]:
         if self._kernel is None:
@@ -225,7 +236,7 @@ class _Potential:
         values, moved = self._kernel._values, self._kernel._rest
         return {name: value for name, value in values.items() if name not in moved}
 
-    def _record(self, params: Mapping[str, Tensor]) -> None:
+    def _record(self, params: Mapping[str, Tensor], dtypes: tuple[torch.dtype, ...]) -> None:
         kernel, others = self._kernel, self._others()
 
         def both(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -240,10 +251,11 @@ class _Potential:
         try:
             with pyro.validation_enabled(False):
                 inputs = [*others.values(), *params.values()]
-                self._replay = _played(_record(both, inputs), self._compile)
+                self._replays[dtypes] = _played(_record(both, inputs), self._compile)
         except CaptureError as error:
             self._is_eager = True
-            reason = str(error).partition(". ")[0].removeprefix("the step cannot be captured: ")
+            reason = str(error).partition(". A captured program")[0]
+            reason = reason.removeprefix("the step cannot be captured: ")
             warnings.warn(f"the potential runs eagerly: {reason}", stacklevel=4)
         finally:
             if kernel is not None and before is not None:

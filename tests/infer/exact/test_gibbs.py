@@ -553,6 +553,12 @@ def test_refusals(model, message):
         mcmc.run(torch.ones(10))
 
 
+@pytest.mark.parametrize(("name", "number"), [("num_samples", 0), ("num_chains", 0), ("warmup_steps", -1)])
+def test_draws_need_sensible_counts(name, number):
+    with pytest.raises(ValueError, match=f"^{name}: expected at least {0 if number else 1}, got {number}$"):
+        ConjugateGibbs(group_means).draw(groups_of(3), **{name: number})
+
+
 def test_not_a_model():
     with pytest.raises(ValueError, match=r"^model: expected a function, got int"):
         ConjugateGibbs(3)
