@@ -29,10 +29,10 @@ _WORDY = 4  # words of an entry, on average, from which a column of different en
 _TRUTHS = ({"yes", "no"}, {"true", "false"}, {"t", "f"}, {"y", "n"})
 _OF_ROWS = re.compile(r"(|.*[^a-z])(id|index|rownames?|row ?(no|number)?|nr|no|unnamed: 0)", re.IGNORECASE)
 _SIGN, _COIN = "[$€£¥]", "USD|EUR|GBP|CHF|JPY|CAD|AUD"
-_SCALE = r"(?<=\s)[A-Za-zµ°]{1,6}[²³]?|(?<=\d)(kg|g|km|cm|mm|m|s|h|ms|min)"
+_SCALE = r"(?<=\s)([a-zµ][A-Za-z]{0,5}[²³]?|[A-Z]{3})|(?<=\d)(kg|g|km|cm|mm|m|s|h|ms|min)"
 _MONEY = re.compile(
     rf"(?P<open>\()?[-+]?\s*(({_COIN})\s?)?{_SIGN}?\s*[-+]?(\d{{1,3}}([, ]\d{{3}})+|\d+)?(\.\d*)?\s*"
-    rf"(?P<unit>({_COIN}|{_SIGN}|[%°]|{_SCALE})?)\s*\)?"
+    rf"(?P<unit>({_COIN}|{_SIGN}|%|°[CF]?|{_SCALE})?)\s*\)?"
 )
 _CLOCK = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
 _DAY = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%m-%d-%Y", "%d-%m-%Y", "%m/%d/%y")
@@ -490,7 +490,9 @@ def _of_known(column: Entries) -> PlannedColumn:
             return _date(column, row, form)
     digits = not kind and not column.numeric and all(map(str.isdigit, column.counts))
     if digits and any(map(is_code, column.counts)):
-        return _words(column, row)
+        plan = _words(column, row)
+        why = f"digits that begin with a 0; --kind {name or 'NAME'}=number takes them as numbers"
+        return replace(plan, why=f"{plan.why}, {why}")
     if column.numbers.total() >= _PURE * known:
         return _numbers(column, row)
     for form, read, why in (
@@ -499,7 +501,8 @@ def _of_known(column: Entries) -> PlannedColumn:
     ):
         found = column.by(read)
         lost, units = known - np.count_nonzero(~np.isnan(found)), _units(column)
-        if lost <= (0 if units else (1 - _PURE) * known) and len(units) < 2:
+        of_one = len(units) == 1 and units.total() >= _PURE * known
+        if lost <= (0 if units else (1 - _PURE) * known) and (of_one or not units):
             none = f"; {lost:,} entries that are none count as missing" if lost else ""
             return row("number", _span(found), "number", why + none, form=form)
     return _words(column, row)
@@ -618,10 +621,14 @@ def _clock(text: str) -> float:
     return hours + minutes / 60 + seconds / 3600
 
 
-def _units(column: Entries) -> set[str]:
-    """Units behind the numbers of a column."""
-    found = (_MONEY.fullmatch(text) for text in column.counts)
-    return {match["unit"] for match in found if match is not None and match["unit"].isalpha()}
+def _units(column: Entries) -> Counter[str]:
+    """Units with letters behind the numbers of a column, and in how many rows they are."""
+    units = Counter[str]()
+    for text, count in column.counts.items():
+        match = _MONEY.fullmatch(text)
+        if match is not None and any(map(str.isalpha, match["unit"])):
+            units[match["unit"]] += count
+    return units
 
 
 def _may_be_dates(column: Entries) -> bool:
@@ -687,11 +694,13 @@ def entries_of(name: str, values: Any) -> Entries:
 
 
 def dated(values: np.ndarray) -> np.ndarray:
-    """An array, with dates and times as Python's objects, of which NaT is none."""
-    if values.dtype.kind not in "mM":
+    """An array, with dates and times as Python's objects, of which NaT is none, and durations in hours."""
+    if values.dtype.kind == "m":
+        return values / np.timedelta64(1, "h")
+    if values.dtype.kind != "M":
         return values
-    days = values.dtype.kind == "M" and ((values == values.astype("M8[D]")) | np.isnat(values)).all()
-    return values.astype(f"{values.dtype.kind}8[{'D' if days else 'us'}]").astype(object)
+    days = ((values == values.astype("M8[D]")) | np.isnat(values)).all()
+    return values.astype(f"M8[{'D' if days else 'us'}]").astype(object)
 
 
 def _as_numbers(values: np.ndarray) -> np.ndarray | None:

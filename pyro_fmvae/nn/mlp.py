@@ -88,7 +88,8 @@ class TableEncoder(MLPEncoder):
         super().__init__((2 * len(numbers) + sum(levels),), latent_dim, hidden, head)
         self.columns, self.numbers = len(levels), numbers
         places = [(column, code) for column, size in enumerate(levels) for code in range(size)]
-        self.register_buffer("places", torch.tensor(places).reshape(-1, 2).T, persistent=False)
+        table = torch.tensor(places, dtype=torch.long).reshape(-1, 2)
+        self.register_buffer("places", table.T, persistent=False)
         self.places: Tensor
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:

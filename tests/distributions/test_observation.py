@@ -114,3 +114,8 @@ def test_an_encoder_of_rows_sees_what_is_there():
         assert_close(part, expected)
     with pytest.raises(ValueError, match=r"x must have shape"):
         encoder(torch.zeros(2, 4))
+    numbers = TableEncoder((0, 0), 2, ())
+    for part, expected in zip(
+        numbers(x[:, ::2]), numbers.head(torch.tensor([[0.5, 0, 1, 0], [0.5, 0, 1, 1]])), strict=True
+    ):
+        assert_close(part, expected)

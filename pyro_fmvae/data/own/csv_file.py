@@ -171,7 +171,7 @@ def _read(
     unseen: dict[str, Counter[str]] | None,
 ) -> Raw:
     check_fits(size := _BYTES * plain.stat().st_size, str(path))
-    text, notes = _described(plain, path)
+    text, notes = _described(plain, path, plan, asked)
     line, first = next(text.records(), (0, []))
     if not first:
         raise ValueError(f"{path}: the file is empty")
@@ -254,9 +254,11 @@ def table_of(
         unseen: see :func:`~pyro_fmvae.data.column_plan.read_columns`.
 
     Raises:
-        ValueError: there is no column that the plan, or a person, names; a number is infinite; or nothing is
-            left to learn from.
+        ValueError: there is no row, or no column that the plan, or a person, names; a number is infinite; or
+            nothing is left to learn from.
     """
+    if not len(columns[0].values):
+        raise ValueError(f"{source}: expected at least one row, got 0")
     names = [column.name for column in columns]
     if plan:
         columns = _matched(columns, plan, source)
@@ -348,11 +350,13 @@ def _unpack_sheet(path: Path, target: Path) -> None:
     sheet.to_csv(target, header=False, index=False)
 
 
-def _described(plain: Path, path: Path) -> tuple[_Text, list[str]]:
+def _described(
+    plain: Path, path: Path, plan: Sequence[PlannedColumn], asked: TableOptions
+) -> tuple[_Text, list[str]]:
     """How a file of text is written, and notes on what is unusual about it.
 
     Raises:
-        ValueError: it has a NUL.
+        ValueError: it has a NUL, or nothing but comments.
     """
     notes, encoding = [], "utf-8-sig"
     with plain.open("rb") as file:
@@ -381,13 +385,6 @@ def _described(plain: Path, path: Path) -> tuple[_Text, list[str]]:
         _SEPARATORS, key=lambda one: (len({*widths[one]}) == 1 < widths[one][0], _columns_of(widths[one]))
     )
     text = _Text(plain, path, encoding, separator, above=above)
-    if above:
-        with plain.open(newline="", encoding=encoding) as lines:
-            last = next(csv.reader([next(islice(lines, above - 1, None))], delimiter=separator))
-        if len(last) == widths[separator][0]:  # a header that begins with #
-            text, widths[separator] = replace(text, above=above - 1), [len(last), *widths[separator]]
-    if text.above:
-        notes.append(f"{path.name} begins with {text.above} lines of comments")
     if _indexed(widths[separator]):
         rows = [row for _, row in islice(text.records(), 1, _LOOKED_AT)]
         ended = all(row[-1] == "" for row in rows)
@@ -400,7 +397,29 @@ def _described(plain: Path, path: Path) -> tuple[_Text, list[str]]:
         if sum(_pointed(field) != field for field in fields if "," in field) > points:
             notes.append(f"numbers of {path.name} have decimal commas")
             text = replace(text, decimal=",")
+    if above and _titled_by_comment(text, plan, asked):
+        text = replace(text, above=above - 1)
+    if text.above:
+        lines_of = "a line" if text.above == 1 else f"{text.above} lines"
+        notes.append(f"{path.name} begins with {lines_of} of comments")
     return text, notes
+
+
+def _titled_by_comment(text: _Text, plan: Sequence[PlannedColumn], asked: TableOptions) -> bool:
+    """Tell whether the last comment is the header: it has a name for each of several columns of data.
+
+    Raises:
+        ValueError: there is nothing below the comments.
+    """
+    _, first = next(text.records(), (0, []))
+    if not first:
+        raise ValueError(f"{text.source}: expected a table below its comments, got none")
+    with replace(text, above=text.above - 1).opened() as file:
+        last = next(csv.reader([file.readline()], delimiter=text.separator))
+    if not 1 < len(last) == len(first) or text.indexed or text.ended or asked.header is False:
+        return False
+    columns = _columns(text, True, len(first), range(len(first)))
+    return not _has_header(first, columns, plan, replace(asked, header=None))
 
 
 def _with_zeros(text: _Text) -> list[int]:
@@ -509,6 +528,8 @@ def _has_header(
     if asked.header is not None:
         return asked.header
     names = [field.strip() for field in first]
+    if columns[0].text.decimal == ",":
+        names = [_pointed(name) for name in names]
     if any(name.startswith(LABEL) for name in names) or {*asked.labels}.intersection(names):
         return True
     wanted = [column.name for column in plan if not column.ignored]

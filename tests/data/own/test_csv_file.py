@@ -227,6 +227,16 @@ def test_what_the_columns_of_a_table_hold(tmp_path):
     assert all(column.why and column.treatment and column.values for column in raw.plan)
 
 
+def test_numbers_that_begin_with_a_zero_are_codes_and_the_plan_says_so(tmp_path):
+    text = "\n".join(["code,zip,x", *(f"{i:03d},0{i % 4},{i}.5" for i in range(30))])
+    raw = read(tmp_path, text)
+    assert [column.kind for column in raw.plan] == ["id", "category", "number"]
+    for column in raw.plan[:2]:
+        assert f"digits that begin with a 0; --kind {column.name}=number takes them as" in column.why
+    said = read_csv(tmp_path / "a.csv", TableOptions((("code", "number"), ("zip", "number"))))
+    np.testing.assert_array_equal(said.x[:, :2], [(i, i % 4) for i in range(30)])
+
+
 def test_whole_numbers_without_an_order_are_codes(tmp_path):
     """Districts are categories; ages, hours of a day and rooms are not, and the plan says how to differ."""
     rng = np.random.default_rng(0)
@@ -293,6 +303,51 @@ def test_comments_and_a_header_without_the_last_separator(tmp_path):
     assert ended.column_names == ("x", "g", "column 3") and ended.x[0, 0] == 0.5 and ended.ignored == (2,)
     with pytest.raises(ValueError, match=r"a\.csv, line 4: expected 2 fields, got 3"):
         read(tmp_path, "# note\nx,g\n1.5,a\n2.5,b,c\n3.5,a\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("# in May, by Smith\nx,y\n0.5,1.2\n1.5,2.2\n", ("x", "y")),
+        ("# in May; by Smith\nx;y\n0,5;1,2\n1,5;2,2\n", ("x", "y")),
+        ("# station\nx\n0.5\n1.5\n", ("x",)),
+        ("# station\n0.5\n1.5\n", ()),
+        ("0,5;1\n1,5;2,2\n", ()),
+        ("#x,y\n0.5,1.2\n1.5,2.2\n", ("#x", "y")),
+        ("#x;y\n0,5;1\n1,5;2,2\n", ("#x", "y")),
+    ],
+)
+def test_a_comment_is_the_header_if_it_names_several_columns_and_no_row_does(tmp_path, text, names):
+    raw = read(tmp_path, text)
+    assert raw.column_names == names and raw.x[:, 0].tolist() == [0.5, 1.5]
+    assert ("begins with a line of comments" in raw.note) == text.startswith("# ")
+    again = read_csv(tmp_path / "a.csv", plan=raw.plan)
+    np.testing.assert_array_equal(again.x, raw.x)
+    named = read_csv(tmp_path / "a.csv", TableOptions(header=True))
+    assert len(named.x) == (2 if names else 1)
+
+
+@pytest.mark.parametrize("text", ["# a\n# b\n", "# a, b\n", "#"])
+def test_comments_without_a_table_are_refused(tmp_path, text):
+    with pytest.raises(ValueError, match=r"a\.csv: expected a table below its comments, got none$"):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("unit", "number"),
+    [
+        *((unit, True) for unit in (" kg", "kg", " EUR", "EUR", " SEK", "°C", " °C", " °F", " m²", "%")),
+        *((unit, False) for unit in (" Main", " A", " St", " °N", "a")),
+    ],
+)
+def test_what_is_a_unit(tmp_path, unit, number):
+    text = "\n".join(["a,b", *(f"{i}{unit},{i}.5" for i in range(30))])
+    column, _ = read(tmp_path, text).plan
+    assert column.kind == ("number" if number else "id")
+    mixed = "\n".join(["a,b", *(f"{i}{(unit, '')[i % 2]},{i}.5" for i in range(30))])
+    assert read(tmp_path, mixed).plan[0].kind == ("number" if unit == "%" else "id")
+    others = "\n".join(["a,b", *(f"{i}{(unit, ' °R', ' mg')[i % 3]},{i}.5" for i in range(30))])
+    assert read(tmp_path, others).plan[0].kind == "id"
 
 
 def test_the_rarest_words_beyond_fifty_are_others(tmp_path):

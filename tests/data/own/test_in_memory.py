@@ -75,15 +75,23 @@ def test_the_columns_of_a_frame_are_read_by_their_dtypes(tmp_path):
             "wet": rng.random(N) < 0.5,
             "id": np.arange(N) + 1,
             "note": [f"n{row}" for row in range(N)],
+            "lasted": pandas.to_timedelta([np.nan, *range(1, N)], unit="m") * 7.5,
         }
     )
     held = InMemory.of(frame)
     read = held.read(asked=TableOptions(kinds=held.kinds))
-    kinds = ["category", "date", "boolean", "id", "id"]
+    kinds = ["category", "date", "boolean", "id", "id", "number"]
+    np.testing.assert_allclose(read.x[:, -1], [np.nan, *np.arange(1, N) * 7.5 / 60])
     assert [column.kind for column in read.plan] == kinds
     there = read_csv(held.write(tmp_path), TableOptions(kinds=held.kinds, header=True))
     assert [column.kind for column in there.plan] == kinds
     np.testing.assert_array_equal(there.x, read.x)
+
+
+def test_a_frame_without_rows_is_refused():
+    for frame in (Columns(x=np.empty(0)), Columns(x=np.empty(0), word=np.empty(0, dtype=object))):
+        with pytest.raises(ValueError, match=r"^data: expected at least one row, got 0$"):
+            InMemory.of(frame).read()
 
 
 def test_networks_take_numbers_alone():
