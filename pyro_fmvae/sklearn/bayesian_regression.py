@@ -16,6 +16,7 @@ from scipy.stats import gamma, t  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, check_consistent_length, check_random_state, check_scalar, column_or_1d
+from sklearn.utils._missing import is_pandas_na
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 from torch.nn.functional import pad
@@ -30,10 +31,13 @@ from pyro_fmvae.learn.linear_ascent import (
     regression_ascent,
     state_of,
 )
-from pyro_fmvae.sklearn.table_estimator import tails_of
+from pyro_fmvae.sklearn.standardisation import is_constant
+from pyro_fmvae.sklearn.table_estimator import check_sizes, check_tolerance, tails_of
 
 SHORT = 20
 """Updates of each start, of which the best goes on."""
+FEWEST = 3
+"""Rows of a component, at least, for its noise to have a posterior of finite variance."""
 
 
 class RegressionInterval(NamedTuple):
@@ -140,12 +144,12 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
             ValueError: an argument out of range, or no target.
         """
         self._check_parameters()
-        self._labels = None if groups is None else np.unique(np.asarray(groups))
-        x = validate_data(self, X, dtype=np.float64)
+        x = self._regressors(X, reset=True)
         y, weights = self._given(x, y, sample_weight)
         use = (weights > 0) & ~np.isnan(y)
         if not use.any():
             raise ValueError("y: expected a target of a row whose weight is above 0, got none")
+        self._labels = None if groups is None else np.unique(_labels_of(groups, len(x)))
         total = weights[use].sum()
         self._centre = weights[use] @ x[use] / total
         self._scale = _spread(x[use], self._centre, weights[use])
@@ -224,20 +228,23 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Predictive mean of the target of rows, [n], and its standard deviation, noise included.
 
+        Components of fewer than three rows do not count, if others have more.
+
         Args:
             X: rows [n, P].
             return_std: also give the standard deviation.
             groups: labels as in :meth:`fit`; a group that it did not have is one like the others.
         """
         check_is_fitted(self)
-        x = validate_data(self, X, dtype=np.float64, reset=False)
-        z, rows = self._design(x, groups), self._rows
-        means, share = z @ rows.mean.T, self.weights_
+        x = self._regressors(X)
+        z, rows, counts = self._design(x, groups), self._rows, self._counting()
+        means, share = z @ rows.mean.T, self.weights_ * counts / self.weights_[counts].sum()
         mean = self._middle + self._unit * (means @ share)
         if not return_std:
             return mean
         shape, rate = rows.tau
-        variance = np.where(shape > 1, rate / np.maximum(shape - 1, VAGUE), np.inf)
+        finite = rate / np.maximum(shape - 1, VAGUE)
+        variance = np.select([~counts, shape > 1], [0.0, finite], np.inf)
         inner = np.stack([((z @ spread) * z).sum(1) for spread in rows.spread[rows.group]], 1)
         if self._labels is not None:
             new = ~self._group_of(x, groups)[1]
@@ -249,10 +256,15 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         square = (variance * (noise + inner) + means**2) @ share - (means @ share) ** 2
         return mean, self._unit * np.sqrt(square)
 
+    def _counting(self) -> np.ndarray:
+        """Which components have rows enough for finite variances, or all if none has, bool [K]."""
+        enough = (self._found.concentration - 1).round() >= FEWEST
+        return enough if enough.any() else np.ones_like(enough)
+
     def predict_component(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> np.ndarray:
         """Probabilities of the components of rows and their targets, [n, K]."""
         check_is_fitted(self)
-        x = validate_data(self, X, dtype=np.float64, reset=False)
+        x = self._regressors(X)
         z, rows, nu = self._design(x, groups), self._rows, self.degrees_of_freedom
         off = (self._given(x, y, None)[0] - self._middle) / self._unit
         squares = rows.precision * (off[:, None] - z @ rows.mean.T) ** 2
@@ -264,7 +276,8 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
     def credible_interval(self, probability: float = 0.95) -> RegressionInterval:
         """Equal-tailed intervals of coefficients, intercepts and noise, each by its own marginal posterior.
 
-        The intercept is that where all columns of ``X`` are 0.
+        The intercept is that where all columns of ``X`` are 0. If K is too large, components that fewer than
+        three rows belong to are as wide as their prior; their ends are NaN.
 
         Args:
             probability: of each interval, in (0, 1).
@@ -275,6 +288,7 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         tails, rows, features = tails_of(probability), self._rows, len(self._centre)
         (shape, rate), width = rows.tau, rows.mean.shape[1]
+        shape = np.where(self._counting(), shape, np.nan)
         turn = np.zeros((features + 1, width))
         turn[:features, :features] = np.diag(1 / self._scale)
         turn[-1, :features], turn[-1, -1] = -self._centre / self._scale, 1.0
@@ -337,11 +351,16 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Arguments of :attr:`model_`: regressors and targets in the fit's units, and weights of the rows."""
         check_is_fitted(self)
-        x = validate_data(self, X, dtype=np.float64, reset=False)
+        x = self._regressors(X)
         given = self._targets(x, *self._given(x, y, sample_weight), groups)
         return torch.tensor(given.z), torch.tensor(given.y), torch.tensor(given.weights)
 
     # ------------------------------------------------------------------ what a fit needs
+
+    def _regressors(self, X: ArrayLike, reset: bool = False) -> np.ndarray:
+        x: np.ndarray = validate_data(self, X, dtype=np.float64, reset=reset)
+        check_sizes(x, remedy="")
+        return x
 
     def _given(self, x: np.ndarray, y: ArrayLike, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
         if y is None:
@@ -353,6 +372,7 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         )
         found = column_or_1d(found, warn=True)
         check_consistent_length(x, found)
+        check_sizes(found[:, None], "y")
         weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
         return found, weights
 
@@ -366,9 +386,9 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         known = self._labels
         if groups is None or known is None:
             return np.zeros(len(x), dtype=int), np.zeros(len(x), dtype=bool)
-        given = np.asarray(groups)
-        if given.shape != (len(x),):
-            raise ValueError(f"groups: expected a label for each of {len(x)} rows, got {list(given.shape)}")
+        given = _labels_of(groups, len(x))
+        if len(given) and (kind := _kind(given[0])) != (wanted := _kind(known[0])):
+            raise ValueError(f"groups: expected labels of the kind of those of fit, {wanted}, got {kind}")
         number = np.minimum(np.searchsorted(known, given), len(known) - 1)
         return number, known[number] == given
 
@@ -393,18 +413,47 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
     def _check_parameters(self) -> None:
         for name in ("n_components", "max_iter", "n_init"):
             check_scalar(getattr(self, name), name, Integral, min_val=1)
-        check_scalar(self.tol, "tol", Real, min_val=0)
+        check_tolerance(self.tol)
         check_scalar(
             self.degrees_of_freedom, "degrees_of_freedom", Real, min_val=0, include_boundaries="neither"
         )
+        if not np.isfinite(self.degrees_of_freedom):
+            raise ValueError(
+                f"degrees_of_freedom: expected a finite number > 0, got {self.degrees_of_freedom}; take "
+                f"likelihood='normal'"
+            )
         if self.likelihood not in ("normal", "student"):
             raise ValueError(f"likelihood: expected 'normal' or 'student', got {self.likelihood!r}")
 
 
 def _spread(x: np.ndarray, centre: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Standard deviations of columns, 1 where they are 0."""
+    """Standard deviations of columns, 1 where they are constant."""
     found = np.sqrt(weights @ (x - centre) ** 2 / weights.sum())
-    return np.where(found > 0, found, 1.0)
+    return np.where(is_constant(found, centre), 1.0, found)
+
+
+def _labels_of(groups: ArrayLike, count: int) -> np.ndarray:
+    """Labels of the groups of so many rows, all of one kind.
+
+    Raises:
+        ValueError: another shape, a missing label, or labels of several kinds.
+    """
+    each = groups if hasattr(groups, "dtype") else np.array(groups, dtype=object)
+    each = np.asarray(each)
+    if each.shape != (count,):
+        raise ValueError(f"groups: expected a label for each of {count} rows, got {list(each.shape)}")
+    for row, label in enumerate(each):
+        if label is None or is_pandas_na(label) or label != label:
+            raise ValueError(f"groups: expected a label for each row, none missing, got {label} in row {row}")
+    if len(kinds := sorted(set(map(_kind, each)))) > 1:
+        raise ValueError(f"groups: expected labels of one kind, got {' and '.join(kinds)}")
+    return np.asarray(groups)
+
+
+def _kind(label: Any) -> str:
+    if isinstance(label, str):
+        return "strings"
+    return "numbers" if isinstance(label, Real | np.bool_) else type(label).__name__
 
 
 def _alone(values: np.ndarray) -> Any:

@@ -34,7 +34,7 @@ from pyro_fmvae.models.observed_chain import (
 from pyro_fmvae.models.table_sites import LEFT_OUT, column_site, parameter_of
 from pyro_fmvae.sklearn.sequences import GivenSequences, weights_of_sequences
 from pyro_fmvae.sklearn.standardisation import Standardisation
-from pyro_fmvae.sklearn.table_estimator import TableEstimator, tails_of
+from pyro_fmvae.sklearn.table_estimator import TableEstimator, check_tolerance, tails_of
 
 MOST: Final = 50
 """States at most, if their number is chosen."""
@@ -684,8 +684,8 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
                 raise ValueError(
                     f"{name}: expected {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}"
                 )
-        for name in ("tol", "sticky"):
-            check_scalar(getattr(self, name), name, Real, min_val=0)
+        check_tolerance(self.tol)
+        check_scalar(self.sticky, "sticky", Real, min_val=0)
         for name in ("max_iter", "n_init"):
             check_scalar(getattr(self, name), name, Integral, min_val=1)
         for name in ("category_prior", "rate_prior", "mean_precision_prior", "degrees_of_freedom_prior"):

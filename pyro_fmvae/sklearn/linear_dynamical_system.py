@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ from pyro_fmvae.learn.linear_ascent import (
 )
 from pyro_fmvae.sklearn.sequences import GivenSequences
 from pyro_fmvae.sklearn.standardisation import Standardisation
-from pyro_fmvae.sklearn.table_estimator import RowEstimator, tails_of
+from pyro_fmvae.sklearn.table_estimator import RowEstimator, check_tolerance, tails_of
 
 MOST: Final = 10
 """Numbers of a state at most, if chosen."""
@@ -118,7 +118,7 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
         """
         if self.n_components != "auto":
             check_scalar(self.n_components, "n_components", Integral, min_val=1)
-        check_scalar(self.tol, "tol", Real, min_val=0)
+        check_tolerance(self.tol)
         check_scalar(self.max_iter, "max_iter", Integral, min_val=1)
         given = GivenSequences.of(X, lengths)
         x = self._checked(given.rows, reset=True)
@@ -203,6 +203,8 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
         check_scalar(steps, "steps", Integral, min_val=1)
         tails = tails_of(probability)
         (mean, covariance), several = self._ahead, self._several
+        if X is None and lengths is not None:
+            raise ValueError(f"lengths: expected None without X, got {lengths}")
         if X is not None:
             given, _, known, _ = self._chains(X, lengths)
             (mean, covariance), several = self._ends(known), given.lengths is not None

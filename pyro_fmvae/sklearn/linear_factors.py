@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils import check_array, check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn.functional import pad
@@ -30,7 +30,8 @@ from pyro_fmvae.learn.linear_ascent import (
     principal_start,
     state_of,
 )
-from pyro_fmvae.sklearn.table_estimator import RowEstimator
+from pyro_fmvae.sklearn.standardisation import is_constant
+from pyro_fmvae.sklearn.table_estimator import RowEstimator, check_tolerance
 
 
 class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstimator):
@@ -70,7 +71,7 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
         Raises:
             ValueError: an argument out of range, or more components than columns.
         """
-        check_scalar(self.tol, "tol", Real, min_val=0)
+        check_tolerance(self.tol)
         check_scalar(self.max_iter, "max_iter", Integral, min_val=1)
         x = self._checked(X, reset=True)
         count, dim = x.shape
@@ -78,10 +79,11 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
             check_scalar(self.n_components, "n_components", Integral, min_val=1, max_val=dim)
         there = np.maximum((~np.isnan(x)).sum(0), 1)
         self._centre = np.nansum(x, 0) / there
-        variances = np.nansum((x - self._centre) ** 2, 0) / there
+        scale = np.sqrt(np.nansum((x - self._centre) ** 2, 0) / there)
+        scale = np.where(is_constant(scale, self._centre), 0.0, scale)
         if self._shared:
-            variances = np.full(dim, variances.mean())
-        self._scale = np.where(variances > 0, np.sqrt(variances), 1.0)
+            scale[:] = np.sqrt((scale**2).mean())
+        self._scale = np.where(scale > 0, scale, 1.0)
         table = Table.of((x - self._centre) / self._scale)
         limits = self.max_iter, self.tol * count
         if self.n_components == "auto":
@@ -137,9 +139,16 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
         return np.where(np.isnan(x), self.mean_ + z @ self._loadings.T, x)
 
     def inverse_transform(self, X: ArrayLike) -> np.ndarray:
-        """Rows [n, D] without noise, of what :meth:`transform` gives, [n, K]."""
+        """Rows [n, D] without noise, of what :meth:`transform` gives, [n, K].
+
+        Raises:
+            ValueError: another number of columns.
+        """
         check_is_fitted(self)
-        found: np.ndarray = self.mean_ + np.asarray(X) @ self.components_
+        z = check_array(X, dtype=np.float64)
+        if z.shape[1] != self.n_components_:
+            raise ValueError(f"X: expected {self.n_components_} columns, got {z.shape[1]}")
+        found: np.ndarray = self.mean_ + z @ self.components_
         return found
 
     def get_covariance(self) -> np.ndarray:

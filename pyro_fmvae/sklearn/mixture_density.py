@@ -19,7 +19,7 @@ from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING, MixingWeights
 from pyro_fmvae.models.table_sites import NUMBERS, WEIGHTS, parameter_of
 from pyro_fmvae.sklearn.standardisation import CPU
-from pyro_fmvae.sklearn.table_estimator import TableEstimator, tails_of
+from pyro_fmvae.sklearn.table_estimator import TableEstimator, check_tolerance, tails_of
 
 # Parameters of a mixture as a scikit-learn estimator.
 
@@ -92,7 +92,7 @@ class MixtureParameters(TableEstimator):
                 f"weight_concentration_prior_type: expected {' or '.join(map(repr, WEIGHT_PRIORS))}, got "
                 f"{self.weight_concentration_prior_type!r}"
             )
-        check_scalar(self.tol, "tol", Real, min_val=0)
+        check_tolerance(self.tol)
         for name in ("max_iter", "n_init", *(["batch_size"] if self.batch_size is not None else [])):
             check_scalar(getattr(self, name), name, Integral, min_val=1)
         positive = ["weight_concentration_prior", "mean_precision_prior", "degrees_of_freedom_prior"]

@@ -69,7 +69,7 @@ class Standardisation:
         means = each @ x.nan_to_num(0.0) / count
         spread = (each @ torch.where(there, x - means, 0.0).square() / count).sqrt()
         centre, scale = means.cpu().numpy(), spread.cpu().numpy()
-        scale = np.where(scale > CONSTANT * np.abs(centre), scale, 1.0)
+        scale = np.where(is_constant(scale, centre), 1.0, scale)
         levels = np.zeros(X.shape[1], dtype=int)
         rates = centre[list(counted)]
         for columns, what in (categorical, "categories"), (counted, "counts"):
@@ -176,6 +176,16 @@ class Standardisation:
         if problem or not torch.equal(rate, rate.mT):
             raise ValueError("covariance_prior: expected a symmetric positive definite matrix")
         return NormalWishart(torch.as_tensor(loc), mean_precision, (degrees_of_freedom - dim + 1) / 2, factor)
+
+
+def is_constant(scale: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """Find columns without any variance but that of rounding, bool [D].
+
+    Args:
+        scale, centre: their standard deviations and means, [D].
+    """
+    found: np.ndarray = scale <= CONSTANT * np.abs(centre)
+    return found
 
 
 def distinct(X: np.ndarray, weights: np.ndarray, device: torch.device = CPU) -> tuple[np.ndarray, np.ndarray]:

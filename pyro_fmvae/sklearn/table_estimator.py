@@ -39,12 +39,7 @@ class RowEstimator(BaseEstimator):
         rows: np.ndarray = validate_data(
             self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
         )
-        sizes = np.fmax(np.fmax.reduce(rows), -np.fmin.reduce(rows))
-        for column in np.flatnonzero(sizes > LARGEST):
-            raise ValueError(
-                f"X: expected numbers of at most {LARGEST:g} in size, got one of {sizes[column]:g} in column "
-                f"{column}; change the column's units, or set the number to NaN"
-            )
+        check_sizes(rows)
         return rows
 
 
@@ -145,6 +140,36 @@ class TableEstimator(RowEstimator):
             numbers = self._columns.numbers
             found["means"] = found["means"] * self._columns.scale[numbers] + self._columns.centre[numbers]
         return found
+
+
+def check_sizes(rows: np.ndarray, name: str = "X", remedy: str = ", or set the number to NaN") -> None:
+    """Refuse rows [N, D] with numbers that are too large.
+
+    Args:
+        rows: numbers, NaN where missing.
+        name: of the argument.
+        remedy: what to do but to change units.
+
+    Raises:
+        ValueError: a number above :data:`LARGEST` in size.
+    """
+    sizes = np.fmax(np.fmax.reduce(rows), -np.fmin.reduce(rows))
+    for column in np.flatnonzero(sizes > LARGEST):
+        raise ValueError(
+            f"{name}: expected numbers of at most {LARGEST:g} in size, got one of {sizes[column]:g} in "
+            f"column {column}; change the column's units{remedy}"
+        )
+
+
+def check_tolerance(tol: Any) -> None:
+    """Refuse a tolerance that no gain can be compared with.
+
+    Raises:
+        ValueError: it is below 0, or NaN.
+    """
+    check_scalar(tol, "tol", Real, min_val=0)
+    if np.isnan(tol):
+        raise ValueError(f"tol: expected a number >= 0, got {tol}")
 
 
 def tails_of(probability: float) -> np.ndarray:

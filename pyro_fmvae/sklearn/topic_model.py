@@ -21,6 +21,7 @@ from torch import Tensor
 
 from pyro_fmvae.infer import AutoConjugate
 from pyro_fmvae.learn.topic_ascent import bound_of, collapsed, expected_log, log_normalizer, shares_of
+from pyro_fmvae.sklearn.table_estimator import check_tolerance
 
 PARTS: Final = 8
 """Parts of the documents that are visited in turn."""
@@ -343,7 +344,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def _check_parameters(self) -> None:
         for name in ("n_components", "max_iter", "n_init"):
             check_scalar(getattr(self, name), name, Integral, min_val=1)
-        check_scalar(self.tol, "tol", Real, min_val=0)
+        check_tolerance(self.tol)
         for name in ("doc_topic_prior", "topic_word_prior"):
             if getattr(self, name) is not None:
                 check_scalar(getattr(self, name), name, Real, min_val=0, include_boundaries="neither")

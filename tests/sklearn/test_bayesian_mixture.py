@@ -481,6 +481,7 @@ def test_progress_is_shown_when_asked_for(data, capsys):
         ({"weight_concentration_prior": 0.0}, "weight_concentration_prior"),
         ({"device": "nowhere"}, "device"),
         ({"batch_size": 0}, "batch_size"),
+        ({"tol": np.nan}, "tol: expected a number >= 0, got nan"),
     ],
 )
 def test_bad_arguments_are_named(data, arguments, message):

@@ -181,3 +181,89 @@ def test_files_and_messages(rows):
         clone(model).fit(x, np.full(80, np.nan))
     with pytest.warns(ConvergenceWarning, match="max_iter: no convergence within 2 updates"):
         clone(model).set_params(max_iter=2, tol=1e-12).fit(x, y)
+    for name, value, message in (
+        ("degrees_of_freedom", np.inf, "expected a finite number > 0, got inf; take likelihood='normal'"),
+        ("degrees_of_freedom", np.nan, "expected a finite number > 0, got nan"),
+        ("tol", np.nan, "expected a number >= 0, got nan"),
+    ):
+        with pytest.raises(ValueError, match=f"{name}: {message}"):
+            clone(model).set_params(**{name: value}).fit(x, y)
+
+
+def test_constants_of_inexact_mean():
+    """The mean of many 0.1 is not 0.1; that of 2.0 is 2.0."""
+    rng = np.random.default_rng(6)
+    x = np.column_stack([rng.normal(size=60), np.full(60, 0.1)])
+    y = 1 + x[:, 0] + rng.normal(0, 0.1, 60)
+    assert x[:, 1].std() > 0
+    model, alone = BayesianRegression().fit(x, y), BayesianRegression().fit(x[:, :1], y)
+    np.testing.assert_allclose(model.predict(x), alone.predict(x[:, :1]), atol=0.01)
+    assert model.coef_[1] == pytest.approx(0, abs=1e-9)
+    for value in 0.1, 2.0:
+        flat = BayesianRegression().fit(x, np.full(60, value))
+        np.testing.assert_allclose(flat.predict(x), value, rtol=1e-9)
+        assert flat.noise_variance_ == pytest.approx(VAGUE / 30, rel=1e-3)
+
+
+def test_numbers_that_are_too_large(rows):
+    x, y = rows
+    huge, far = x.copy(), y.copy()
+    huge[3, 1], far[3] = -1e120, 1e120
+    model = BayesianRegression().fit(x, y)
+    for call in (
+        lambda: clone(model).fit(huge, y),
+        lambda: model.predict(huge),
+        lambda: model.predict_component(huge, y),
+    ):
+        with pytest.raises(ValueError, match=r"X: expected numbers of at most 1e\+100 .* in column 1"):
+            call()
+    with pytest.raises(ValueError, match=r"y: expected numbers of at most 1e\+100"):
+        clone(model).fit(x, far)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, "NA", "NaT"])
+def test_missing_labels_of_groups(rows, missing):
+    given = ["a", missing] * 40
+    if isinstance(missing, str):
+        pandas = pytest.importorskip("pandas")
+        given = ["a", getattr(pandas, missing)] * 40
+    x, y = rows
+    model, message = (
+        BayesianRegression(),
+        "groups: expected a label for each row, none missing, got .* in row 1",
+    )
+    for groups in given, np.array(given, dtype=object):
+        with pytest.raises(ValueError, match=message):
+            model.fit(x, y, groups=groups)
+    assert not hasattr(model, "_labels")
+    with pytest.raises(ValueError, match="Expected 2D array"):
+        model.fit(x[0], y, groups=given)
+    with pytest.raises(ValueError, match=message):
+        model.fit(x, y, groups=["a", "b"] * 40).predict(x, groups=given)
+
+
+def test_labels_of_groups_are_of_one_kind(rows):
+    x, y = rows
+    model = BayesianRegression()
+    with pytest.raises(ValueError, match="groups: expected labels of one kind, got numbers and strings"):
+        model.fit(x, y, groups=["a", 1] * 40)
+    model.fit(x, y, groups=[1, 2] * 40)
+    with pytest.raises(ValueError, match=r"groups: expected labels .* of fit, numbers, got strings"):
+        model.predict(x, groups=["1", "2"] * 40)
+    wanted = model.predict(x, groups=[1, 2] * 40)
+    np.testing.assert_array_equal(model.predict(x, groups=np.array([1.0, 2.0] * 40, dtype=object)), wanted)
+
+
+@pytest.mark.parametrize("components", [2, 3])
+def test_components_without_rows_leave_predictions_as_they_are(components):
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(100, 1))
+    y = 1 + 2 * x[:, 0] + rng.normal(0, 0.3, 100)
+    model, one = BayesianRegression(components, random_state=0).fit(x, y), BayesianRegression().fit(x, y)
+    used = model.weights_ > 0.5
+    assert used.sum() == 1 and (model.weights_[~used] < 0.02).all()
+    for found, wanted in zip(model.predict(x, True), one.predict(x, True), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-3)
+    for found, wanted in zip(model.credible_interval(), one.credible_interval(), strict=True):
+        np.testing.assert_allclose(found[:, used], wanted[:, None], rtol=1e-3)
+        assert np.isnan(found[:, ~used]).all()

@@ -470,6 +470,8 @@ def test_what_is_wrong_is_said(table):
         HiddenMarkovModel(2, transmat_prior=[[1, 1], [1, 0]], topology="left-to-right").fit(x)
     with pytest.raises(ValueError, match="got column 5 twice"):
         HiddenMarkovModel(2, binomial_features={5: 6}, count_features=[5]).fit(x)
+    with pytest.raises(ValueError, match="tol: expected a number >= 0, got nan"):
+        HiddenMarkovModel(2, tol=np.nan).fit(x)
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         HiddenMarkovModel(3, max_iter=2, n_init=1, tol=1e-12).fit(x[:, :2])
     full = HiddenMarkovModel(1).fit(x[:, :2])

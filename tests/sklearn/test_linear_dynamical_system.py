@@ -164,3 +164,7 @@ def test_files_and_messages(rows, system):
         clone(system).set_params(n_components=0).fit(rows)
     with pytest.warns(ConvergenceWarning, match="max_iter: no convergence within 2 updates"):
         clone(system).set_params(max_iter=2, tol=1e-12).fit(rows)
+    with pytest.raises(ValueError, match=r"lengths: expected None without X, got \[3\]"):
+        system.forecast(2, lengths=[3])
+    with pytest.raises(ValueError, match="tol: expected a number >= 0, got nan"):
+        clone(system).set_params(tol=np.nan).fit(rows)

@@ -156,3 +156,22 @@ def test_files_and_messages(rows):
         clone(model).set_params(n_components=9).fit(rows[0])
     with pytest.warns(ConvergenceWarning, match="max_iter: no convergence within 2 updates"):
         clone(model).set_params(max_iter=2, tol=1e-12).fit(rows[0])
+    with pytest.raises(ValueError, match="X: expected 2 columns, got 4"):
+        model.inverse_transform(np.zeros((3, 4)))
+    with pytest.raises(ValueError, match="tol: expected a number >= 0, got nan"):
+        clone(model).set_params(tol=np.nan).fit(rows[0])
+
+
+@pytest.mark.parametrize("kind", [FactorAnalysis, PCA])
+def test_constants_of_inexact_mean(rows, kind):
+    """The mean of many 0.1 is not 0.1; that of 2.0 is 2.0."""
+    x = rows[1][:, [0, 1, 5, 6]]
+    found = []
+    for value in 0.1, 2.0:
+        flat = np.column_stack([x, np.full(len(x), value)])
+        models = kind(2).fit(flat), kind(1).fit(np.full((len(x), 3), value))
+        np.testing.assert_allclose([model.mean_[-1] for model in models], value, atol=1e-6)
+        found.append(
+            [model.score(part) for model, part in zip(models, (flat, flat[:, 4:].repeat(3, 1)), strict=True)]
+        )
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-3)

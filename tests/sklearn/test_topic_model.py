@@ -185,5 +185,7 @@ def test_words_and_texts():
         model.perplexity(["cat"], ["dog", "star"])
     with pytest.raises(ValueError, match="n_words"):
         model.coherence(texts, 1)
+    with pytest.raises(ValueError, match="tol: expected a number >= 0, got nan"):
+        TopicModel(2, tol=np.nan).fit(table)
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         TopicModel(2, max_iter=1, tol=1e-12, random_state=0).fit(table)
