@@ -34,6 +34,8 @@ _MONEY = re.compile(
     rf"(?P<open>\()?[-+]?\s*(({_COIN})\s?)?{_SIGN}?\s*[-+]?(\d{{1,3}}([, ]\d{{3}})+|\d+)?(\.\d*)?\s*"
     rf"(?P<unit>({_COIN}|{_SIGN}|%|°[CF]?|{_SCALE})?)\s*\)?"
 )
+# a number with a decimal comma or dots between thousands, and perhaps a unit before or behind it
+_COMMA = re.compile(r"([^\d,.]{0,5})(\d{1,3}(?:\.\d{3})+|\d+)(?:,(\d+))?([^\d,.]{0,5})")
 _CLOCK = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
 _DAY = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%m-%d-%Y", "%d-%m-%Y", "%m/%d/%y")
 _MORE = ("%d/%m/%y", "%d.%m.%y", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y")
@@ -214,17 +216,21 @@ class PlannedColumn:
         gaps = self.is_gap(written)
         if not gaps.any():
             return written
-        return np.where(gaps, self.write(values) if written.dtype == object else values, written)
+        filled = self.write(values) if written.dtype == object else values
+        return np.where(gaps, filled, written).astype(written.dtype)
 
     def is_gap(self, written: np.ndarray) -> np.ndarray:
         """Tell which entries [n] of a file, texts or numbers, are missing."""
         if written.dtype != object:
             return np.isnan(written)
-        numbers = set() if self.as_texts else {_number(text) for text in self.gaps}
+        numbers = set() if self.as_texts else {*map(_number, self.gaps)}
+        numbers = {number for number in numbers if not math.isnan(number)}
         empty = {
             text
             for text in {*written}
-            if is_missing(text) or text.strip() in self.gaps or _number(text) in numbers
+            if is_missing(text)
+            or text.strip() in self.gaps
+            or _number(pointed(text) if self.comma else text) in numbers
         }
         return np.array([text in empty for text in written.tolist()], dtype=bool)
 
@@ -601,6 +607,15 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
+
+
+def pointed(field: Any) -> Any:
+    """A number with a decimal comma as one with a point; anything else stays as it is."""
+    found = _COMMA.fullmatch(field) if isinstance(field, str) else None
+    if found is None:
+        return field
+    before, whole, decimals, behind = found.groups()
+    return before + whole.replace(".", "") + (f".{decimals}" if decimals else "") + behind
 
 
 def _money(text: str) -> float:

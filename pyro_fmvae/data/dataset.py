@@ -44,6 +44,8 @@ class Split:
     of this split. None unless it is a table that may have gaps."""
     written: Callable[[], Mapping[str, np.ndarray]] | None = None
     """Reads all columns of the whole table as they are written, [N] by name: see `Raw`. None of arrays."""
+    comma: bool = False
+    """These texts have decimal commas."""
     unseen: np.ndarray | None = None
     """Where the whole table has a category that training did not have, bool [N, D]; None: nowhere."""
 

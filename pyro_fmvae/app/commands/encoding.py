@@ -66,7 +66,8 @@ def encode(
         elif target.suffix in TABLES:
             given = given_parts(parts, rows, opened.preprocessing, target.suffix == PARQUET)
             named = named_parts(given, names)
-            columns = save_table(target, (encoded_columns(opened, part, names.title) for part in named))
+            tables = (encoded_columns(opened, part, names.title, rows.comma) for part in named)
+            columns = save_table(target, tables, rows.comma)
             print(f"wrote {target}: {len(rows):,} rows, {len(columns)} columns")
         else:
             shapes = save_array_parts(target, named_parts(parts, names) if names.given else parts)

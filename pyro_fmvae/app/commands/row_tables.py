@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pyro_fmvae.app.recipes.table_mixture import WORDS
 from pyro_fmvae.app.runs.by_batches import filled_columns, joined, named_columns, taken_columns
@@ -65,11 +66,12 @@ def given_parts(
     """
     written = dict(rows.written()) if rows.written is not None and rows.places is not None else {}
     if typed and isinstance(rows.raw, np.ndarray):
-        for name, (column, place) in taken_columns(preprocessing).items():
+        for name, (column, place) in taken_columns(preprocessing, rows.comma).items():
             numbers = rows.raw[:, place]
             if (
                 not column.as_texts
                 and name in written
+                and written[name].dtype == object
                 and not (np.isnan(numbers) ^ column.is_gap(written[name])).any()
             ):
                 written[name] = numbers
@@ -86,7 +88,9 @@ def given_parts(
         start = stop
 
 
-def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> dict[str, np.ndarray]:
+def encoded_columns(
+    run: Run, arrays: Mapping[str, np.ndarray], title: str, comma: bool
+) -> dict[str, np.ndarray]:
     """Columns of the encodings of n points.
 
     Args:
@@ -94,13 +98,14 @@ def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> d
         arrays: of :meth:`~pyro_fmvae.app.recipes.recipe.Recipe.encode`, each [n, ...], by name, with the
             names of the points before them, and the columns of a table as they were given under `GIVEN`.
         title: what these names are.
+        comma: what was given has decimal commas.
 
     Returns:
         Name → values [n]: the names of the points; for each factor its code, the name of its value if there
         is one, what is predicted where that is not by the code, and the probability of the code; the cluster
         and its probability, where components make up clusters; then every other array, a column per number.
         Where a code is the row itself, its columns have their names, units and words in place of ``mean``,
-        and what was given stays as it was.
+        and what was given stays as it was. A given column whose name is taken has ``(data)`` behind it.
     """
     columns = {title: arrays[title]}
     gammas = [f"responsibilities_{factor}" for factor in range(len(run.recipe.factors))]
@@ -111,22 +116,35 @@ def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> d
     if run.recipe.rows_are_codes:
         means = torch.from_numpy(arrays[MEAN])
         own = (
-            filled_columns(run.preprocessing, means, given)
+            filled_columns(run.preprocessing, means, given, comma)
             if given
             else named_columns(run.preprocessing, means)
         )
         left_out.append(MEAN)
-    for name, values in own:
-        columns[f"{name} (data)" if name in columns else name] = values
-    return columns | _flat(arrays, without=left_out)
+    return _with_data(columns, own, _flat(arrays, without=left_out))
 
 
-def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _with_data(
+    columns: Mapping[str, np.ndarray],
+    data: Iterable[tuple[str, np.ndarray]],
+    more: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Columns of data between others, which keep their names where both have the same."""
+    found, given = dict(columns), dict(data)
+    for name, values in given.items():
+        new = name
+        while new in found or new in more or (new != name and new in given):
+            new += " (data)"
+        found[new] = values
+    return {**found, **more}
+
+
+def drawn_columns(run: Run, mean: Tensor, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Columns of n draws of a table.
 
     Args:
         run: of the model that they are drawn from.
-        x: the draws in the data's units, [n, D].
+        mean: E[x | z] of the draws as the model sees x, on the CPU, [n, D].
         arrays: drawn beside them, each [n, ...], by name.
 
     Returns:
@@ -134,15 +152,16 @@ def drawn_columns(run: Run, x: np.ndarray, arrays: Mapping[str, np.ndarray]) -> 
         categories; for each factor its code and the name of its value; then ``z``, a column per dimension,
         unless z is the row itself.
     """
-    names = run.preprocessing.decoded_columns or [f"x_{column}" for column in range(x.shape[1])]
-    words = [WORDS.format(column) for column in range(x.shape[1])]
+    names = run.preprocessing.decoded_columns
+    words = {WORDS.format(column): name for column, name in enumerate(names)}
+    drawn = {name: arrays[word] for word, name in words.items() if word in arrays}
     redundant = ("z",) if run.recipe.rows_are_codes else ()
-    drawn = [arrays.get(name, numbers) for name, numbers in zip(words, x.T, strict=True)]
-    return {
-        **dict(zip(names, drawn, strict=True)),
-        **factor_columns(run, arrays, []),
-        **_flat(arrays, without=(CODES, *redundant, *words)),
-    }
+    codes = factor_columns(run, arrays, [])
+    return _with_data(
+        {},
+        ((name, drawn.get(name, values)) for name, values in named_columns(run.preprocessing, mean)),
+        codes | _flat(arrays, without=(CODES, *redundant, *words)),
+    )
 
 
 def factor_columns(
@@ -172,7 +191,7 @@ def _flat(arrays: Mapping[str, np.ndarray], without: Sequence[str]) -> dict[str,
     return columns
 
 
-def save_table(target: Path, parts: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
+def save_table(target: Path, parts: Iterable[Mapping[str, np.ndarray]], comma: bool = False) -> list[str]:
     """Write a table, part after part and yet in one step, so that no half-written file remains.
 
     Missing folders are made.
@@ -180,6 +199,7 @@ def save_table(target: Path, parts: Iterable[Mapping[str, np.ndarray]]) -> list[
     Args:
         target: .csv, with a header and numbers that read back as they are, or .parquet.
         parts: the next rows, name → values [n], one part at least; the names are always the same.
+        comma: write a .csv with decimal commas, fields separated by semicolons.
 
     Returns:
         The names of the columns.
@@ -190,10 +210,11 @@ def save_table(target: Path, parts: Iterable[Mapping[str, np.ndarray]]) -> list[
 
     def write_csv(path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
+            writer = csv.writer(file, delimiter=";" if comma else ",")
             writer.writerow(first)
             for columns in every:
-                writer.writerows(zip(*columns.values(), strict=True))
+                values = [_with_commas(one) if comma else one for one in columns.values()]
+                writer.writerows(zip(*values, strict=True))
 
     def write_parquet(path: Path) -> None:
         from pyarrow import parquet, table
@@ -209,6 +230,10 @@ def save_table(target: Path, parts: Iterable[Mapping[str, np.ndarray]]) -> list[
     target.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.write_atomically(target, write_csv if target.suffix == CSV else write_parquet)
     return list(first)
+
+
+def _with_commas(values: np.ndarray) -> np.ndarray | list[str]:
+    return [str(value).replace(".", ",") for value in values] if values.dtype.kind == "f" else values
 
 
 def _grouped(parts: Iterable[Mapping[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:

@@ -55,7 +55,7 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
     if target.suffix == ".npz":
         save_arrays(target, {"x": in_units(opened.preprocessing, mean), **arrays})
     elif target.suffix in TABLES:
-        save_table(target, [drawn_columns(opened, in_units(opened.preprocessing, mean), arrays)])
+        save_table(target, [drawn_columns(opened, mean, arrays)])
     else:
         figures.save(figures.sample_grid(as_pixels(opened.preprocessing, mean), rows, columns), target)
     print(f"wrote {target}")

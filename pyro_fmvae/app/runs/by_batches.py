@@ -272,7 +272,7 @@ def named_columns(preprocessing: Preprocessing, rows: Tensor) -> Iterator[tuple[
 
 
 def filled_columns(
-    preprocessing: Preprocessing, rows: Tensor, given: Mapping[str, np.ndarray]
+    preprocessing: Preprocessing, rows: Tensor, given: Mapping[str, np.ndarray], comma: bool
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Columns as they were given, of which only the gaps are computed.
 
@@ -280,23 +280,29 @@ def filled_columns(
         preprocessing: of a table.
         rows: as the model sees them, with what is missing filled in, on the CPU, [n, D].
         given: the columns [n] by name: numbers, NaN where one is missing, or texts as they are written.
+        comma: these texts have decimal commas.
 
     Yields:
         Name and values [n] of each column. Those that the model does not take are as they were given.
     """
-    values, taken = in_units(preprocessing, rows).T, taken_columns(preprocessing)
+    values, taken = in_units(preprocessing, rows).T, taken_columns(preprocessing, comma)
     for name, own in given.items():
         yield name, taken[name][0].fill(own, values[taken[name][1]]) if name in taken else own
 
 
-def taken_columns(preprocessing: Preprocessing) -> dict[str, tuple[PlannedColumn, int]]:
-    """The columns of a table that its model takes, by name, and their places."""
+def taken_columns(preprocessing: Preprocessing, comma: bool) -> dict[str, tuple[PlannedColumn, int]]:
+    """The columns of a table that its model takes, by name, and their places.
+
+    Args:
+        preprocessing: of the table.
+        comma: the file at hand, which may be another than that of the training, has decimal commas.
+    """
     names, place, found = preprocessing.column_names, 0, dict[str, tuple[PlannedColumn, int]]()
     plan = preprocessing.plan or [PlannedColumn(name, "number", "", "", "") for name in names]
     plan = plan or [PlannedColumn("", "number", "", "", "")] * preprocessing.event_shape[0]
     for number, column in enumerate(plan):
         if not column.ignored:
-            found[column.name or f"x_{number}"] = column, place
+            found[column.name or f"x_{number}"] = replace(column, comma=comma), place
         place += len(column.features)
     return found
 

@@ -15,7 +15,7 @@ from pyro_fmvae.data.array_file import ArrayFile, open_npy
 from pyro_fmvae.data.column_plan import PlannedColumn, entries_of, is_missing
 from pyro_fmvae.data.decoded import decoded_rows
 from pyro_fmvae.data.loader import TableOptions
-from pyro_fmvae.data.own.csv_file import LABEL, index_of, table_of
+from pyro_fmvae.data.own.csv_file import INDEX, LABEL, index_of, table_of
 from pyro_fmvae.data.own.folder import code, find_values
 from pyro_fmvae.data.own.raw import LARGEST_LABEL, Raw
 from pyro_fmvae.files.memory import check_fits, confined
@@ -188,9 +188,10 @@ def _frame(path: Path) -> Any:
 def _written(path: Path) -> dict[str, np.ndarray]:
     """All columns of a file, [n] by name: numbers as they are, others as texts."""
     frame = _frame(path)
-    columns = index_of(frame) | {name: np.asarray(frame[name]) for name in frame}
+    columns = {INDEX + name if name in frame else name: values for name, values in index_of(frame).items()}
+    columns |= {name: np.asarray(frame[name]) for name in frame}
     return {
-        name: values if values.dtype.kind in "iuf" else entries_of(name, values).values
+        name: values if values.dtype.kind in "biuf" else entries_of(name, values).values
         for name, values in columns.items()
     }
 

@@ -8,7 +8,6 @@ import csv
 import gzip
 import math
 import mmap
-import re
 import zipfile
 from collections import Counter, deque
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from pyro_fmvae.data.column_plan import (
     features_of,
     is_code,
     plan_of,
+    pointed,
     read_columns,
     unseen_words,
 )
@@ -52,8 +52,6 @@ _LOOKED_AT = 50  # records that show how fields are separated
 _ZEROS = 500  # records that show whether numbers begin with a 0
 _PIECE = 1 << 20
 _MISSING = ["".join(letters) for word in MARKS for letters in product(*zip(word, word.upper(), strict=True))]
-# a number with a decimal comma or dots between thousands, and perhaps a unit before or behind it
-_COMMA = re.compile(r"([^\d,.]{0,5})(\d{1,3}(?:\.\d{3})+|\d+)(?:,(\d+))?([^\d,.]{0,5})")
 _YEARS = range(1500, 2200)
 
 
@@ -222,6 +220,7 @@ def _read(
     names = [name or f"x_{place}" for place, name in enumerate(names)]
     return raw._replace(
         written=partial(_written, path, text, titled, names),
+        comma=text.decimal == ",",
         labels=np.stack(labels, axis=1) if labels else None,
         label_names=label_names,
         value_names=tuple(words) if any(words) else (),
@@ -234,7 +233,9 @@ def _written(path: Path, text: _Text, titled: bool, names: Sequence[str]) -> dic
     with _plain(path) as plain:
         as_is = replace(text, path=plain, decimal=".")
         fields = _columns(as_is, titled, len(names), range(len(names)), marks=False)
-    return {name.removeprefix(INDEX): field.values for name, field in zip(names, fields, strict=True)}
+    bare = [name.removeprefix(INDEX) for name in names]
+    own = [name if bare.count(one) > 1 else one for name, one in zip(names, bare, strict=True)]
+    return {name: field.values for name, field in zip(own, fields, strict=True)}
 
 
 def table_of(
@@ -394,7 +395,7 @@ def _described(
     if separator != ",":
         fields = [field for _, row in islice(text.records(), 1, _LOOKED_AT) for field in row]
         points = sum(is_decimal(field) for field in fields)
-        if sum(_pointed(field) != field for field in fields if "," in field) > points:
+        if sum(pointed(field) != field for field in fields if "," in field) > points:
             notes.append(f"numbers of {path.name} have decimal commas")
             text = replace(text, decimal=",")
     if above and _titled_by_comment(text, plan, asked):
@@ -498,17 +499,9 @@ def _columns(
     for place in others:
         found = fields[place].to_numpy()
         if text.decimal == ",":  # which pandas only converts in columns of numbers
-            found = np.array([_pointed(field) for field in found], dtype=object)
+            found = np.array([pointed(field) for field in found], dtype=object)
         values.insert(place, found)
     return [_Field(text, below, place, one) for place, one in enumerate(values)]
-
-
-def _pointed(field: Any) -> Any:
-    found = _COMMA.fullmatch(field) if isinstance(field, str) else None
-    if found is None:
-        return field
-    before, whole, decimals, behind = found.groups()
-    return before + whole.replace(".", "") + (f".{decimals}" if decimals else "") + behind
 
 
 # ---------------------------------------------------------------------- the header
@@ -529,7 +522,7 @@ def _has_header(
         return asked.header
     names = [field.strip() for field in first]
     if columns[0].text.decimal == ",":
-        names = [_pointed(name) for name in names]
+        names = [pointed(name) for name in names]
     if any(name.startswith(LABEL) for name in names) or {*asked.labels}.intersection(names):
         return True
     wanted = [column.name for column in plan if not column.ignored]

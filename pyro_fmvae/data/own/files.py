@@ -368,7 +368,12 @@ def _split(raw: Raw, preprocessing: Preprocessing, source: str) -> Split:
     labels = None if raw.labels is None else torch.from_numpy(raw.labels)
     x = preprocessing(raw.x, source)
     everything = Split(
-        x, labels, signed=preprocessing.signed, places=torch.arange(len(x)), written=raw.written
+        x,
+        labels,
+        signed=preprocessing.signed,
+        places=torch.arange(len(x)),
+        written=raw.written,
+        comma=raw.comma,
     )
     if not preprocessing.missing:
         return everything

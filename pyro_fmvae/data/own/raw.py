@@ -46,6 +46,8 @@ class Raw(NamedTuple):
     """Plan of the columns of a table that is read by columns; none of an array."""
     written: Callable[[], Mapping[str, np.ndarray]] | None = None
     """Reads all columns of a table again as they are written, [n] by name: texts, or numbers."""
+    comma: bool = False
+    """These texts have decimal commas."""
     unseen: np.ndarray | None = None
     """Where a column of categories has a word that its plan has not, bool [n, D]; None: nowhere."""
 

@@ -10,10 +10,12 @@ import torch
 
 import pyro_fmvae
 from pyro_fmvae import figures
+from pyro_fmvae.app.commands import row_tables
 from pyro_fmvae.app.recipes.registry import DEFAULT, choose_model
 from pyro_fmvae.app.recipes.table_mixture import categories_of, numbers_tried
-from pyro_fmvae.app.runs import Run
+from pyro_fmvae.app.runs import Run, by_batches
 from pyro_fmvae.data import Kind, Preprocessing
+from pyro_fmvae.data.own.csv_file import read_csv
 from tests.small_runs import command, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -217,6 +219,98 @@ def test_known_fields_are_copied_as_they_are_written(tmp_path):
     succeed("encode", tmp_path / "run", "--data", tmp_path / "a.csv", "--out", tmp_path / "out.parquet")
     typed = parquet.read_table(tmp_path / "out.parquet").to_pydict()
     assert typed["zip"][1] == "00010" and typed["depth"][0] == float(rows[0][4])
+
+
+@pytest.mark.parametrize("trained_on", ["points", "commas"])
+@pytest.mark.parametrize("model", ["mixture", "vae"])
+def test_tables_with_decimal_commas_are_written_as_they_are_read(tmp_path, trained_on, model):
+    """Whatever the training file had: known fields are copied, and all numbers read back equal."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(20, 5, (80, 2)).round(3)
+    fields = [[f"{a:.3f}", "-" if i % 9 == 4 else f"{b:.3f}", "ab"[i % 2]] for i, (a, b) in enumerate(x)]
+    fields[7][0] = ""
+    commas = [[field.replace(".", ",") for field in row] for row in fields]
+    for name, separator, rows in (("points", ",", fields), ("commas", ";", commas)):
+        lines = [separator.join(row) for row in (["u", "v", "group"], *rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    status, _, err = train(tmp_path / "run", tmp_path / f"{trained_on}.csv", model=model)
+    assert status == 0, err
+    for name in ("points", "commas"):
+        for ending in ("csv", "npz"):
+            out = tmp_path / f"{name}.out.{ending}"
+            succeed("encode", tmp_path / "run", "--data", tmp_path / f"{name}.csv", "--out", out)
+    found = {
+        name: list(csv.DictReader((tmp_path / f"{name}.out.csv").read_text().splitlines(), delimiter=sign))
+        for name, sign in (("points", ","), ("commas", ";"))
+    }
+    for point, comma, given in zip(found["points"], found["commas"], commas, strict=True):
+        assert list(point) == list(comma)
+        assert [field.replace(",", ".") for field in comma.values()] == [*point.values()]
+        for name, field in zip(("u", "v"), given, strict=False):
+            assert comma[name] == field or (field in ("", "-") and model == "mixture")
+    read = read_csv(tmp_path / "commas.out.csv")
+    again = dict(zip(read.column_names, read.x.T, strict=True))
+    known = np.array([[field not in ("", "-") for field in row[:2]] for row in fields])
+    for place, name in enumerate("uv"):
+        np.testing.assert_array_equal(again[name][known[:, place]], x[known[:, place], place])
+        assert model == "vae" or (abs(again[name] - 20) < 25).all()
+    if model == "vae":
+        with np.load(tmp_path / "commas.out.npz") as archive:
+            np.testing.assert_array_equal(again["mean_0"].astype(np.float32), archive["mean"][:, 0])
+
+
+def test_numbers_of_parquet_stay_what_they_are(tmp_path):
+    """Whole numbers beyond float64, short floats with gaps, and truth values."""
+    pd, parquet = pytest.importorskip("pandas"), pytest.importorskip("pyarrow.parquet")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "big": 2**53 + 1 + 2 * rng.permutation(300) // 3 * 2,
+            "small": rng.integers(-90, 90, 300).astype(np.int8),
+            "float": rng.normal(size=300).astype(np.float32),
+            "true": rng.random(300) < 0.5,
+            "word": np.array(["a", "b", "c"])[np.arange(300) % 3],
+        }
+    )
+    frame.loc[290, "float"] = np.nan  # of the last part alone
+    frame.index = pd.Index([f"row {i}" for i in range(300)], name="word")
+    frame.to_parquet(tmp_path / "a.parquet")
+    succeed("train", "--data", tmp_path / "a.parquet", "--out", tmp_path / "run", "--factors", 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(by_batches, "EVALUATION_BATCH", 50)
+        patch.setattr(row_tables, "GROUP", 1)
+        out = tmp_path / "out.parquet"
+        succeed("encode", tmp_path / "run", "--data", tmp_path / "a.parquet", "--out", out)
+    found = parquet.read_table(out).to_pandas()
+    for name in frame:
+        assert found[name].dtype == frame[name].dtype, name
+        known = frame[name].notna().to_numpy()
+        np.testing.assert_array_equal(found[name][known], frame[name][known])
+    assert np.isfinite(found["float"]).all()
+    assert [*found["index:word"]] == [*frame.index]
+
+
+def test_columns_that_are_called_as_codes_are_keep_their_values(tmp_path):
+    """A table that was encoded before, and a column that is called as its index is."""
+    rng = np.random.default_rng(0)
+    lines = [f"{rng.normal():.3f},{rng.normal():.3f},{i % 3},n{i},{'ab'[i % 2]}" for i in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["mean_0,y,cluster,index:who,who", *lines]) + "\n")
+    status, _, err = train(tmp_path / "run", tmp_path / "a.csv", model="vae")
+    assert status == 0, err
+    given = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
+    succeed("encode", tmp_path / "run", "--data", tmp_path / "a.csv", "--out", tmp_path / "b.csv")
+    once = list(csv.DictReader((tmp_path / "b.csv").read_text().splitlines()))
+    for before, after in zip(given, once, strict=True):
+        assert after["mean_0 (data)"] == before["mean_0"] != after["mean_0"]
+        assert all(after[name] == before[name] for name in before if name != "mean_0")
+    status, _, err = train(tmp_path / "run2", tmp_path / "b.csv", model="vae")
+    assert status == 0, err
+    succeed("encode", tmp_path / "run2", "--data", tmp_path / "b.csv", "--out", tmp_path / "c.csv")
+    twice = list(csv.DictReader((tmp_path / "c.csv").read_text().splitlines()))
+    for before, after in zip(once, twice, strict=True):
+        assert {*before.values()} <= {*after.values()} and len(after) > len(before)
+        assert after["mean_0 (data) (data)"] == before["mean_0"] != after["mean_0"]
+        assert after["mean_0 (data)"] == before["mean_0 (data)"]
 
 
 def test_the_index_of_a_frame_is_beside_its_codes_and_names_are_made_different(tmp_path):
@@ -495,6 +589,9 @@ def test_networks_take_gaps_and_words(trained, tmp_path, model):
     )
     assert [{name: row[name] for name in given[0]} for row in found] == given
     assert all(np.isfinite(float(row["mean_0"])) for row in found)
+    succeed("sample", tmp_path / "run", "--grid", "2x3", "--out", tmp_path / "drawn.csv")
+    drawn = list(csv.DictReader((tmp_path / "drawn.csv").read_text().splitlines()))
+    assert {row["colour"] for row in drawn} <= {"red", "green", "blue"}
     run = pyro_fmvae.load(tmp_path / "run", device="cpu")
     some = np.array([[4.0, 1.0, np.nan, 7.5], [4.0, np.nan, 100.0, 7.5]])
     decoded = run.decode(run.encode(some)["mean"])

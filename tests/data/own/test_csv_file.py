@@ -1,6 +1,7 @@
 import gzip
 import time
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -274,6 +275,12 @@ def test_what_stands_for_a_missing_value_in_a_column_alone(tmp_path):
     assert depth.fill(whole, np.zeros(60)) is whole
     texts = np.array(["-999", "NA", "1.50", "x"], dtype=object)
     assert depth.fill(texts, np.arange(4.0)).tolist() == ["0", "1", "1.50", "x"]
+    sign = replace(depth, gaps=("-",))
+    for comma in (False, True):
+        broken = np.array(["1.5", "broken", "-", "1,5", "NA"], dtype=object)
+        assert replace(sign, comma=comma).is_gap(broken).tolist() == [False, False, True, False, True]
+        nines = np.array(["-999,0", "-999.0", "-999", "-999,5", "-9,99"], dtype=object)
+        assert replace(depth, comma=comma).is_gap(nines).tolist() == [comma, True, True, False, False]
     units = read(tmp_path, "\n".join(["a,b", "%,cm", *(f"{i}.5,{i}.25" for i in range(30))]))
     assert not units.plan[0].gaps and "none counts as missing: '%'" in units.plan[0].why
 
