@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from functools import cached_property, partial
 from typing import Any, Final, get_type_hints
 
@@ -50,6 +51,7 @@ _NINES = re.compile(r"-99+")
 _ZONE = re.compile(r"(?:GMT|UTC)([-+])(\d{1,2})$")
 _DATE = re.compile(r"\d.*[-/.: ].*\d|[A-Za-z]{3,9} \d{1,2}, \d{4}")  # what may be one
 _DAYS = 86_400  # seconds of one
+_HOUR = timedelta(hours=1)
 PARTS: Final[dict[str, tuple[str, ...]]] = {
     "month": tuple(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]),
     "weekday": tuple(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]),
@@ -710,6 +712,10 @@ def entries_of(name: str, values: Any) -> Entries:
 
 def dated(values: np.ndarray) -> np.ndarray:
     """An array, with dates and times as Python's objects, of which NaT is none, and durations in hours."""
+    if values.dtype == object:  # a frame of several dtypes, as an array
+        return np.frompyfunc(lambda value: value / _HOUR if isinstance(value, timedelta) else value, 1, 1)(
+            values
+        )
     if values.dtype.kind == "m":
         return values / np.timedelta64(1, "h")
     if values.dtype.kind != "M":

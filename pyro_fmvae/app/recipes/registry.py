@@ -118,7 +118,7 @@ def choose_model(
     x: Any = raw.x if raw is not None else opened.x if opened is not None else None
     columns = x.ndim == 2 and x.dtype not in (np.bool_, np.uint8)
     small = len(x) <= MOST_ROWS and x.shape[1] <= MOST_COLUMNS
-    if raw is not None and raw.plan and len(x) <= MOST_MIXED_ROWS:  # networks take numbers alone
+    if raw is not None and raw.plan and len(x) <= MOST_MIXED_ROWS:
         small |= bool(raw.levels or raw.ignored or np.isnan(raw.x).any())
     return SMALL_TABLES if columns and small else DEFAULT
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from pyro_fmvae.data import SparseOptions, load
+from pyro_fmvae.data.column_plan import entries_of
 from pyro_fmvae.data.loader import TableOptions
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.in_memory import InMemory
@@ -86,6 +87,8 @@ def test_the_columns_of_a_frame_are_read_by_their_dtypes(tmp_path):
     there = read_csv(held.write(tmp_path), TableOptions(kinds=held.kinds, header=True))
     assert [column.kind for column in there.plan] == kinds
     np.testing.assert_array_equal(there.x, read.x)
+    hours = entries_of("lasted", np.asarray(frame)[:, -1]).values  # of an array of objects
+    np.testing.assert_array_equal(hours, read.x[:, -1])
 
 
 def test_a_frame_without_rows_is_refused():
