@@ -52,6 +52,7 @@ _ZONE = re.compile(r"(?:GMT|UTC)([-+])(\d{1,2})$")
 _DATE = re.compile(r"\d.*[-/.: ].*\d|[A-Za-z]{3,9} \d{1,2}, \d{4}")  # what may be one
 _DAYS = 86_400  # seconds of one
 _HOUR = timedelta(hours=1)
+_LAST = 106_751  # days before and after 1970 that pandas reads
 PARTS: Final[dict[str, tuple[str, ...]]] = {
     "month": tuple(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]),
     "weekday": tuple(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]),
@@ -194,10 +195,15 @@ class PlannedColumn:
             )
         return np.stack([found, *(_part(found, part) for part in self.parts)], 1), lost
 
-    def write(self, values: np.ndarray) -> np.ndarray:
-        """Numbers or codes [n] as texts of the column, object [n]; '' where one is missing."""
+    def write(self, values: np.ndarray, like: str = "") -> np.ndarray:
+        """Numbers or codes [n] as texts of the column, object [n]; '' where one is missing.
+
+        Args:
+            values: the numbers or codes.
+            like: an entry of the column; ISO dates are written in the same way.
+        """
         if self.kind == "date":
-            return date_texts(values, self.form)
+            return date_texts(values, self.form, like)
         if self.words:
             place = np.nan_to_num(values, nan=len(self.words)).astype(int)
             return np.array([*self.words, ""], dtype=object)[place]
@@ -218,7 +224,8 @@ class PlannedColumn:
         gaps = self.is_gap(written)
         if not gaps.any():
             return written
-        filled = self.write(values) if written.dtype == object else values
+        like = str(next(iter(written[~gaps]), ""))
+        filled = self.write(values, like) if written.dtype == object else values
         return np.where(gaps, filled, written).astype(written.dtype)
 
     def is_gap(self, written: np.ndarray) -> np.ndarray:
@@ -678,20 +685,26 @@ def _part(days: np.ndarray, part: str) -> np.ndarray:
     return found.to_numpy(dtype=np.float64, na_value=math.nan)
 
 
-def date_texts(days: np.ndarray, form: str = "ISO8601") -> np.ndarray:
+def date_texts(days: np.ndarray, form: str = "ISO8601", like: str = "") -> np.ndarray:
     """Days since 1970 as dates of a format; '' where one is missing.
 
-    ISO dates have the time of day if one of them has any.
+    ISO dates have a blank and the time of day if the date ``like`` has them. Without it, they have the time
+    of day if one of them has any. Dates of other formats lie between 1677 and 2262.
     """
     known = ~np.isnan(days)
     if form != "ISO8601":
         import pandas as pd
 
-        dates = pd.Series(pd.to_datetime(days * _DAYS, unit="s"))
+        dates = pd.Series(pd.to_datetime(np.clip(days, -_LAST, _LAST) * _DAYS, unit="s"))
         return dates.dt.round("s").dt.strftime(form).fillna("").str.strip().to_numpy(dtype=object)
     unit = "s" if (days[known] % 1).any() else "D"
     seconds = np.round(np.where(known, days, 0) * _DAYS).astype("datetime64[s]")
-    return np.where(known, np.datetime_as_string(seconds.astype(f"datetime64[{unit}]")), "")
+    texts = np.datetime_as_string(seconds if like else seconds.astype(f"datetime64[{unit}]"))
+    if like:
+        length = max(len(like.strip()), len("2024-01-31"))
+        texts = np.array([text[:length] for text in texts.tolist()])
+        texts = np.char.replace(texts, "T", " ") if " " in like.strip() else texts
+    return np.where(known, texts, "")
 
 
 def entries_of(name: str, values: Any) -> Entries:

@@ -4,8 +4,10 @@ import tracemalloc
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from pyro_fmvae.data.column_plan import PlannedColumn, date_texts
 from pyro_fmvae.data.loader import SparseOptions, TableOptions
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.files import split_file
@@ -298,6 +300,31 @@ def test_units_times_and_formats_of_forms_are_read(tmp_path):
     seconds = np.datetime64("2023-02-02T14:05:09").astype("M8[s]").astype(float)  # an hour before Greenwich
     assert found["at"] == pytest.approx((seconds - 3600) / 86_400, abs=1e-9)
     assert raw.plan[1].write(np.array([13.75, np.nan])).tolist() == ["13:45", ""]
+
+
+@pytest.mark.parametrize(
+    ("given", "filled"),
+    [
+        ("2024-02-16 01:00:00", "2024-04-30 15:40:45"),
+        ("2024-02-16T01:00:00", "2024-04-30T15:40:45"),
+        ("2024-02-16T01:00", "2024-04-30T15:40"),
+        ("2024-02-16 00:00:00.250000", "2024-04-30 15:40:45"),
+        ("2024-02-16", "2024-04-30"),
+    ],
+)
+def test_filled_dates_are_written_as_those_beside_them(given, filled):
+    column = PlannedColumn("day", "date", "", "", "", form="ISO8601")
+    day = np.datetime64("2024-04-30T15:40:45").astype("M8[s]").astype(float) / 86_400
+    entries = np.array([given, ""], dtype=object)
+    assert column.fill(entries, np.array([0.0, day])).tolist() == [given, filled]
+    midnight = filled.replace("15:40:45", "00:00:00").replace("15:40", "00:00")
+    assert column.fill(entries, np.floor([0.0, day])).tolist() == [given, midnight]
+
+
+def test_dates_far_away_are_written_as_the_last_that_are_read():
+    found = date_texts(np.array([-200_000.0, 200_000.0, 0.0, np.nan]), "%d.%m.%Y").tolist()
+    assert found == ["22.09.1677", "11.04.2262", "01.01.1970", ""]
+    assert (pd.to_datetime(pd.Series(found[:3]), format="%d.%m.%Y", errors="coerce")).notna().all()
 
 
 def test_comments_and_a_header_without_the_last_separator(tmp_path):
