@@ -11,6 +11,7 @@ from pyro_fmvae.app.recipes import RECIPES
 from pyro_fmvae.app.recipes.network_defaults import network_defaults
 from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
 from pyro_fmvae.app.recipes.pictures import TRAINING, training_curves
+from pyro_fmvae.app.recipes.recipe import ComponentsAlone
 from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.learn import VAEJoint
 from pyro_fmvae.learn.options import LatentOptions, check_iterations, completed, option, share_between
@@ -36,7 +37,7 @@ class ShrunkOptions(LatentOptions):
     part: float = option(0.5, "share of z that is seen", share_between)
 
 
-class ShrunkVAE(NetworkRecipe[ShrunkOptions]):
+class ShrunkVAE(NetworkRecipe[ShrunkOptions], ComponentsAlone[ShrunkOptions]):
     """A VAE whose decoder sees a share of z."""
 
     name, title, options = "shrunk", "a VAE that sees less of z", ShrunkOptions
