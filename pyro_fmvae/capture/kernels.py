@@ -32,12 +32,12 @@ class CapturedNUTS(NUTS):
         mcmc = MCMC(CapturedNUTS(collapsed), num_samples=1000)
         mcmc.run(y)
 
-    Potential and gradient are the same numbers. The model has all of its data in each run, and reads nothing
-    but tensors. A potential that can't be recorded is evaluated eagerly, with a warning that names the line.
+    Potential and gradient are those of ``NUTS``. The model takes all of its data in each run and reads
+    nothing but tensors. A potential that can't be recorded runs eagerly, with a warning that names the line.
 
     Args:
         args, kwargs: of ``NUTS``, with a model.
-        compile: fuse the operations by ``torch.compile``, which takes half a minute, and a C++ compiler.
+        compile: fuse the operations by ``torch.compile``, which takes half a minute and needs a C++ compiler.
     """
 
     def __init__(self, *args: Any, compile: bool = False, **kwargs: Any) -> None:
@@ -74,7 +74,7 @@ class ConjugateGibbs(GibbsKernel):
             step_size=0.1)``.
         init_strategy: gives the first values, as of :class:`~pyro.infer.NUTS`.
         eager: record nothing.
-        compile: fuse the operations by ``torch.compile``, which takes seconds, and a C++ compiler.
+        compile: fuse the operations by ``torch.compile``, which takes seconds and needs a C++ compiler.
 
     Raises:
         ValueError: when it is set up, a subsampled plate, a shorthand such as ``Component``, or a discrete
@@ -209,7 +209,7 @@ class _Potential:
     Args:
         potential: a function of unconstrained values by name.
         compile: fuse its operations.
-        kernel: the sites that it does not move have values of their own at each call; None if there are none.
+        kernel: of Gibbs sampling, whose values of all other sites differ between calls; None: there are none.
     """
 
     def __init__(self, potential: Any, compile: bool, kernel: GibbsKernel | None = None) -> None:

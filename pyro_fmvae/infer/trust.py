@@ -202,7 +202,7 @@ def to_arviz(
     Args:
         posterior: a guide, or draws by site, [S, *shape of the site], those of one chain after another.
             Continuous latent sites of the plate may be left out where they have a conditional in closed form:
-            they are integrated out, as ``arviz.loo`` of points with latent sites of their own needs them.
+            they are integrated out, as ``arviz.loo`` requires of points with latent sites of their own.
         model: whose observations count; None for draws alone.
         args, kwargs: of the model and of the guide.
         num_samples: S of a guide.

@@ -55,7 +55,7 @@ class MatrixPosterior:
         mean: E[w], [D, M].
         spread: covariances of a group of rows, in units of 1 / ``at``, [C, M, M].
         group: of each row, int64 [D].
-        at: precision of the noises, where covariances were found, [D].
+        at: precision of each row's noise at which the covariances were found, [D].
         tau: shapes and rates of q(τ), [2, noises].
         alpha: shapes and rates of q(α), [2, relevances].
         evidence: bound on the log-probability of y given z, less the divergence of q(τ, w, α).
@@ -89,6 +89,12 @@ class MatrixPosterior:
             np.ones((2, number)),
         )
         return replace(rows, at=rows.precision, alpha=rows._relevances())
+
+    @property
+    def certain(self) -> "MatrixPosterior":
+        """The posterior means as if they were known."""
+        noise = None if self.noise is None else np.arange(len(self.mean))
+        return self.at_start(self.mean, noise, self.precision, self.relevance)
 
     @property
     def precision(self) -> np.ndarray:
@@ -276,12 +282,13 @@ def _factors(
         yield block, own, mean, covariance, -2 * np.log(np.einsum("ukk->uk", factor)).sum(1)
 
 
-def factors_of(table: Table, rows: MatrixPosterior) -> np.ndarray:
-    """Means of the factors of each row of the data, [N, K]."""
-    found = np.empty((len(table.x), rows.mean.shape[1] - 1))
-    for _, own, mean, _, _ in _factors(table, rows):
-        found[table.order[own]] = mean
-    return found
+def factors_of(table: Table, rows: MatrixPosterior) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of each row of the data: means [N, K], and log-determinants of their covariances [N]."""
+    means, log_scales = np.empty((len(table.x), rows.mean.shape[1] - 1)), np.empty(len(table.x))
+    for block, own, mean, _, log_scale in _factors(table, rows):
+        means[table.order[own]] = mean
+        log_scales[table.order[own]] = np.repeat(log_scale, table.counts[block])
+    return means, log_scales
 
 
 def factor_sums(table: Table, rows: MatrixPosterior) -> tuple[Sums, float]:
@@ -476,7 +483,7 @@ class Steps:
         return GaussianChain(*(torch.as_tensor(part) for part in parts))
 
     def sums(self, chain: GaussianChain) -> tuple[Sums, Sums, float, np.ndarray]:
-        """Sums of moves and of sights; entropy and log-density of first states; Σ z zᵀ of all later ones."""
+        """Sums of moves and sights; entropy plus E[log-density] of first states; Σ E[z zᵀ] of later ones."""
         mean, (own, across) = chain.mean_path.numpy(), (part.numpy() for part in chain.covariances)
         (count, duration, width), inside = mean.shape, np.broadcast_to(self.inside, self.x.shape[:2])
         own, across = (np.broadcast_to(part, (count, *part.shape[1:])) for part in (own, across))

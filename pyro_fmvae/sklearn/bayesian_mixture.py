@@ -1,6 +1,5 @@
 """A Bayesian mixture as a scikit-learn estimator."""
 
-import warnings
 from copy import copy
 from functools import partial
 from typing import Any, Final
@@ -8,7 +7,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from tqdm import tqdm
 
@@ -20,6 +18,7 @@ from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.packed_numbers import LARGEST
 from pyro_fmvae.sklearn.mixture_density import PART, MixtureDensity
 from pyro_fmvae.sklearn.standardisation import Standardisation, distinct, systematic_sample
+from pyro_fmvae.sklearn.table_estimator import check_convergence
 
 WHOLE: Final = 20_000
 """Rows up to which a sweep is a single step on all of them, unless ``batch_size`` says otherwise."""
@@ -302,12 +301,7 @@ class BayesianMixture(MixtureDensity):
             if self.converged_:
                 break
         bar.close()
-        if not self.converged_:
-            warnings.warn(
-                f"max_iter: no convergence within {len(bounds)} sweeps; increase it, or tol",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
+        check_convergence(self.converged_, len(bounds), "sweeps", 5)
         self.lower_bounds_ = np.array(bounds) - weights @ self._columns.log_scales(X)
         self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
         self._keep(ascent.model)

@@ -1,6 +1,5 @@
 """Bayesian linear regression as a scikit-learn estimator."""
 
-import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -14,7 +13,6 @@ from pyro import poutine
 from scipy.special import softmax  # type: ignore[import-untyped]
 from scipy.stats import gamma, t  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, check_consistent_length, check_random_state, check_scalar, column_or_1d
 from sklearn.utils._missing import is_pandas_na
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -31,8 +29,8 @@ from pyro_fmvae.learn.linear_ascent import (
     regression_ascent,
     state_of,
 )
-from pyro_fmvae.sklearn.standardisation import is_constant
-from pyro_fmvae.sklearn.table_estimator import check_sizes, check_tolerance, tails_of
+from pyro_fmvae.sklearn.standardisation import Standardisation
+from pyro_fmvae.sklearn.table_estimator import check_convergence, check_sizes, check_tolerance, tails_of
 
 SHORT = 20
 """Updates of each start, of which the best goes on."""
@@ -150,24 +148,18 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         if not use.any():
             raise ValueError("y: expected a target of a row whose weight is above 0, got none")
         self._labels = None if groups is None else np.unique(_labels_of(groups, len(x)))
-        total = weights[use].sum()
-        self._centre = weights[use] @ x[use] / total
-        self._scale = _spread(x[use], self._centre, weights[use])
-        self._middle = float(weights[use] @ y[use] / total)
-        self._unit = float(_spread(y[use, None], np.array([self._middle]), weights[use])[0])
+        columns = Standardisation.of(np.column_stack([x, y])[use], weights[use], [])
+        self._centre, self._scale = columns.centre[:-1], columns.scale[:-1]
+        self._middle, self._unit = float(columns.centre[-1]), float(columns.scale[-1])
         targets = self._targets(x, y, weights, groups)
         rng = check_random_state(self.random_state)
-        found = self._climbed(targets, [self._start(targets, rng) for _ in range(self._starts())])
+        starts = [self._start(targets, rng) for _ in range(self.n_init if self.n_components > 1 else 1)]
+        found = self._climbed(targets, starts)
         self._found, bounds, self.converged_ = found
         self._rows = self._found.rows
-        self.lower_bounds_ = np.array(bounds) - total * np.log(self._unit)
+        self.lower_bounds_ = np.array(bounds) - weights[use].sum() * np.log(self._unit)
         self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
-        if not self.converged_:
-            warnings.warn(
-                f"max_iter: no convergence within {len(bounds)} updates; increase it, or tol",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
+        check_convergence(self.converged_, len(bounds))
         self._publish()
         return self
 
@@ -184,9 +176,6 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
             ]
             starts = [starts[int(np.argmax([found[1][-1] for found in short]))]]
         return climb(regression_ascent(targets, zero, starts[0]), *limits)
-
-    def _starts(self) -> int:
-        return self.n_init if self.n_components > 1 else 1
 
     def _start(self, targets: Targets, rng: np.random.RandomState) -> np.ndarray:
         """Probabilities of components, [N, K]: those of lines through a few random rows each."""
@@ -424,12 +413,6 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
             )
         if self.likelihood not in ("normal", "student"):
             raise ValueError(f"likelihood: expected 'normal' or 'student', got {self.likelihood!r}")
-
-
-def _spread(x: np.ndarray, centre: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Standard deviations of columns, 1 where they are constant."""
-    found = np.sqrt(weights @ (x - centre) ** 2 / weights.sum())
-    return np.where(is_constant(found, centre), 1.0, found)
 
 
 def _labels_of(groups: ArrayLike, count: int) -> np.ndarray:

@@ -1,6 +1,5 @@
 """A Bayesian hidden Markov model as a scikit-learn estimator."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import partial
@@ -12,7 +11,6 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.stats import beta  # type: ignore[import-untyped]
 from sklearn.base import DensityMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -34,7 +32,7 @@ from pyro_fmvae.models.observed_chain import (
 from pyro_fmvae.models.table_sites import LEFT_OUT, column_site, parameter_of
 from pyro_fmvae.sklearn.sequences import GivenSequences, weights_of_sequences
 from pyro_fmvae.sklearn.standardisation import Standardisation
-from pyro_fmvae.sklearn.table_estimator import TableEstimator, check_tolerance, tails_of
+from pyro_fmvae.sklearn.table_estimator import TableEstimator, check_convergence, check_tolerance, tails_of
 
 MOST: Final = 50
 """States at most, if their number is chosen."""
@@ -600,12 +598,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         self._adopt(found.model.cpu())
         self.lower_bounds_ = before + np.array(bounds) - weights @ self._columns.log_scales(x)
         self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
-        if not found.converged:
-            warnings.warn(
-                f"max_iter: no convergence within {len(bounds)} updates; increase it, or tol",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        check_convergence(found.converged, len(bounds), level=4)
 
     def _adopt(self, chain: ObservedChain) -> None:
         """Set the attributes of a posterior on the CPU."""

@@ -1,6 +1,5 @@
 """A Bayesian linear dynamical system as a scikit-learn estimator."""
 
-import warnings
 from collections.abc import Callable
 from numbers import Integral
 from typing import Any, Final, NamedTuple
@@ -11,7 +10,6 @@ import pyro.distributions as dist
 import torch
 from scipy.stats import norm  # type: ignore[import-untyped]
 from sklearn.base import DensityMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -30,7 +28,7 @@ from pyro_fmvae.learn.linear_ascent import (
 )
 from pyro_fmvae.sklearn.sequences import GivenSequences
 from pyro_fmvae.sklearn.standardisation import Standardisation
-from pyro_fmvae.sklearn.table_estimator import RowEstimator, check_tolerance, tails_of
+from pyro_fmvae.sklearn.table_estimator import RowEstimator, check_convergence, check_tolerance, tails_of
 
 MOST: Final = 10
 """Numbers of a state at most, if chosen."""
@@ -139,18 +137,13 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
         (self._moves, self._sights), bounds, self.converged_ = found
         self.lower_bounds_ = np.array(bounds) - self._columns.log_scales(x).sum()
         self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
-        if not self.converged_:
-            warnings.warn(
-                f"max_iter: no convergence within {len(bounds)} updates; increase it, or tol",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
+        check_convergence(self.converged_, len(bounds))
         scale, mean = self._columns.scale, self._sights.mean
         self.transition_, self.n_components_ = self._moves.mean, len(self._moves.mean)
         self.components_ = (mean[:, :-1] * scale[:, None]).T
         self.mean_ = self._columns.centre + mean[:, -1] * scale
         self.noise_variance_ = scale**2 / self._sights.precision
-        self._ahead, self._several = self._ends(steps), given.lengths is not None
+        self._ahead, self._several = self._ends(steps, self._chain(steps)), given.lengths is not None
         return self
 
     # ------------------------------------------------------------------ sequences
@@ -206,8 +199,8 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
         if X is None and lengths is not None:
             raise ValueError(f"lengths: expected None without X, got {lengths}")
         if X is not None:
-            given, _, known, _ = self._chains(X, lengths)
-            (mean, covariance), several = self._ends(known), given.lengths is not None
+            given, _, known, chain = self._chains(X, lengths)
+            (mean, covariance), several = self._ends(known, chain), given.lengths is not None
         states, variances = [], []
         for _ in range(steps):
             mean = mean @ self.transition_.T
@@ -296,25 +289,20 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
     def _steps(self, x: np.ndarray, given: GivenSequences) -> Steps:
         return Steps.of((x - self._columns.centre) / self._columns.scale, given.sizes(len(x)))
 
-    def _certain(self) -> tuple[MatrixPosterior, MatrixPosterior]:
-        """The posterior means as if they were known."""
-        moves, sights = self._moves, self._sights
-        return (
-            MatrixPosterior.at_start(moves.mean, None, np.ones(1), moves.relevance),
-            MatrixPosterior.at_start(sights.mean, sights.noise, sights.precision, sights.relevance),
-        )
-
     def _chains(self, X: Any, lengths: Any) -> tuple[GivenSequences, np.ndarray, Steps, GaussianChain]:
         """Sequences, their rows [n, D], and the weights of their states, parameters at their means."""
         check_is_fitted(self)
         given = GivenSequences.of(X, lengths)
         x = self._checked(given.rows, reset=False)
         steps = self._steps(x, given)
-        return given, x, steps, steps.chain(*self._certain())
+        return given, x, steps, self._chain(steps)
 
-    def _ends(self, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
+    def _chain(self, steps: Steps) -> GaussianChain:
+        return steps.chain(self._moves.certain, self._sights.certain)
+
+    def _ends(self, steps: Steps, chain: GaussianChain) -> tuple[np.ndarray, np.ndarray]:
         """Mean [B, K] and covariance [B, K, K] of the last state of each sequence."""
-        chain, count = steps.chain(*self._certain()), len(steps.x)
+        count = len(steps.x)
         last = np.broadcast_to(steps.inside.sum(1).astype(int) - 1, (count,))
         own = chain.covariances[0].numpy()
         own = np.broadcast_to(own, (count, *own.shape[1:]))

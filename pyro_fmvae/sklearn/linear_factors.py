@@ -1,6 +1,5 @@
 """Factor analysis and principal components of incomplete rows, as scikit-learn estimators."""
 
-import warnings
 from collections.abc import Callable
 from numbers import Integral
 from typing import Any, ClassVar
@@ -11,7 +10,6 @@ import pyro.distributions as dist
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -31,7 +29,7 @@ from pyro_fmvae.learn.linear_ascent import (
     state_of,
 )
 from pyro_fmvae.sklearn.standardisation import is_constant
-from pyro_fmvae.sklearn.table_estimator import RowEstimator, check_tolerance
+from pyro_fmvae.sklearn.table_estimator import RowEstimator, check_convergence, check_tolerance
 
 
 class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstimator):
@@ -95,12 +93,7 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
         self._rows, bounds, self.converged_ = found
         self.lower_bounds_ = np.array(bounds) - np.where(np.isnan(x), 0.0, np.log(self._scale)).sum()
         self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
-        if not self.converged_:
-            warnings.warn(
-                f"max_iter: no convergence within {len(bounds)} updates; increase it, or tol",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
+        check_convergence(self.converged_, len(bounds))
         self._publish()
         return self
 
@@ -115,27 +108,18 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
         self.mean_ = self._centre + mean[:, -1] * self._scale
         self._variances = (noise * self._scale) ** 2
 
-    def _table(self, X: ArrayLike) -> tuple[np.ndarray, Table]:
+    def _factors(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows [n, D]; given loadings at their means, the means of factors [n, K] and log-volumes [n]."""
         check_is_fitted(self)
         x = self._checked(X, reset=False)
-        return x, Table.of((x - self._centre) / self._scale)
-
-    def _factors(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Rows [n, D], and the expectations of their factors [n, K], given loadings at their means."""
-        x, table = self._table(X)
-        return x, factors_of(table, self._certain()) @ self._turn
-
-    def _certain(self) -> MatrixPosterior:
-        """The posterior means as if they were known."""
-        rows = self._rows
-        noise = np.arange(len(rows.mean))
-        return MatrixPosterior.at_start(rows.mean, noise, rows.precision, rows.relevance)
+        means, log_scales = factors_of(Table.of((x - self._centre) / self._scale), self._rows.certain)
+        return x, means @ self._turn, log_scales
 
     # ------------------------------------------------------------------ rows
 
     def impute(self, X: ArrayLike) -> np.ndarray:
         """Rows [n, D] with the expectation of each missing number, given the others of its row."""
-        x, z = self._factors(X)
+        x, z, _ = self._factors(X)
         return np.where(np.isnan(x), self.mean_ + z @ self._loadings.T, x)
 
     def inverse_transform(self, X: ArrayLike) -> np.ndarray:
@@ -171,17 +155,12 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """Log-density of the numbers that each row has, in nats, parameters at their posterior means, [n]."""
-        x, z = self._factors(X)
+        x, z, log_scales = self._factors(X)
         there, scaled = ~np.isnan(x), self._loadings_by_noise()
         off = np.where(there, x - self.mean_, 0.0)
-        patterns, pattern = np.unique(there, axis=0, return_inverse=True)
-        volume = [
-            np.linalg.slogdet(np.eye(self.n_components_) + (self._loadings * own[:, None]).T @ scaled)[1]
-            for own in patterns
-        ]
         squares = (off**2 / self._variances).sum(1) - ((off @ scaled) * z).sum(1)
         constants = there @ (LOG_2PI + np.log(self._variances))
-        found: np.ndarray = -(squares + constants + np.array(volume)[pattern.ravel()]) / 2
+        found: np.ndarray = (log_scales - squares - constants) / 2
         return found
 
     def score(self, X: ArrayLike, y: Any = None) -> float:

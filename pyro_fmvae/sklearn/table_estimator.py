@@ -1,5 +1,6 @@
 """The common base of estimators of tables with several kinds of columns."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any, Final
@@ -9,6 +10,7 @@ from numpy.typing import ArrayLike
 from pyro.infer.autoguide import init_to_value
 from scipy.stats import gamma, t  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import validate_data
 from torch import Tensor
@@ -170,6 +172,13 @@ def check_tolerance(tol: Any) -> None:
     check_scalar(tol, "tol", Real, min_val=0)
     if np.isnan(tol):
         raise ValueError(f"tol: expected a number >= 0, got {tol}")
+
+
+def check_convergence(converged: bool, count: int, what: str = "updates", level: int = 3) -> None:
+    """Warn of a fit that ended after so many updates; ``level`` is that of its caller, as for ``warn``."""
+    if not converged:
+        message = f"max_iter: no convergence within {count} {what}; increase it, or tol"
+        warnings.warn(message, ConvergenceWarning, stacklevel=level)
 
 
 def tails_of(probability: float) -> np.ndarray:

@@ -14,14 +14,13 @@ from numpy.typing import ArrayLike
 from pyro import poutine
 from scipy.sparse import csr_matrix  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 from torch import Tensor
 
 from pyro_fmvae.infer import AutoConjugate
 from pyro_fmvae.learn.topic_ascent import bound_of, collapsed, expected_log, log_normalizer, shares_of
-from pyro_fmvae.sklearn.table_estimator import check_tolerance
+from pyro_fmvae.sklearn.table_estimator import check_convergence, check_tolerance
 
 PARTS: Final = 8
 """Parts of the documents that are visited in turn."""
@@ -284,12 +283,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
                 best, self.components_, self.n_iter_ = bound, topics, sweeps
                 self.converged_ = bool(change < self.tol)
         self.lower_bound_ = best
-        if not self.converged_:
-            warnings.warn(
-                f"max_iter: no convergence within {self.n_iter_} sweeps; increase it, or tol",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        check_convergence(self.converged_, self.n_iter_, "sweeps", 4)
         return self
 
     def _bound(self, counts: csr_matrix, topics: np.ndarray, start: float | np.ndarray) -> float:

@@ -133,19 +133,38 @@ def test_latent_sites_of_points_without_draws_are_integrated_out(arviz):
             own = pyro.sample("own", dist.Normal(mu, tau.rsqrt()))
             with pyro.plate("twice", 2), poutine.mask(mask=there):
                 pyro.sample("x", dist.Normal(own, 0.7), obs=x)
+        pyro.sample("all", dist.Normal(mu, 1.0), obs=torch.tensor(0.4))
 
     draws = {"mu": torch.tensor([0.2, -1.0]), "tau": torch.tensor([1.0, 4.0])}
     there = torch.ones(2, N, dtype=torch.bool)
     there[1, :4] = False
     for masked in (False, True):
         args = (x, there) if masked else (x,)
-        found = to_arviz(draws, local, *args).log_likelihood["data"].values[0]
+        densities = to_arviz(draws, local, *args).log_likelihood
+        assert set(densities) == {"data", "all"}
+        of_all = dist.Normal(draws["mu"], 1.0).log_prob(torch.tensor(0.4)).double()
+        assert_close(torch.as_tensor(densities["all"].values[0]).double(), of_all)
+        found = densities["data"].values[0]
         for row, mu, tau in zip(found, draws["mu"], draws["tau"], strict=True):
             covariance = 1 / tau + 0.49 * torch.eye(2, dtype=torch.float64)
             both = dist.MultivariateNormal(mu.double().expand(2), covariance).log_prob(x.mT)
             one = dist.Normal(mu.double(), (1 / tau.double() + 0.49).sqrt()).log_prob(x[0])
             exact = both.where(there[1], one) if masked else both
             assert_close(torch.as_tensor(row), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_vectors_of_points_are_integrated_out(arviz):
+    x = torch.stack([X, X + 1.5], -1)
+
+    def local(x):
+        mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+        with pyro.plate("data", N):
+            own = pyro.sample("own", dist.Normal(mu, 1.0).expand([2]).to_event(1))
+            pyro.sample("x", dist.Normal(own, 0.7).to_event(1), obs=x)
+
+    found = to_arviz({"mu": torch.tensor([0.2])}, local, x).log_likelihood["data"].values[0, 0]
+    exact = dist.Normal(0.2, math.sqrt(1.49)).log_prob(x.double()).sum(-1)
+    assert_close(torch.as_tensor(found), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_what_obs_mask_leaves_unobserved_has_no_density(arviz):

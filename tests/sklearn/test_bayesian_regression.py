@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import gammaln
-from scipy.stats import t
+from scipy.stats import norm, t
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
@@ -145,6 +145,46 @@ def test_two_lines_are_found(lines):
     assert (std**2 > (each**2 @ model.weights_ - mean**2)).all()
 
 
+@pytest.mark.parametrize("likelihood", ["normal", "student"])
+def test_components_of_rows_are_those_of_bayes_rule(lines, likelihood):
+    x, y, on = lines
+    y = y + on * np.random.default_rng(7).normal(size=200)  # one line has more noise
+    model = BayesianRegression(2, likelihood=likelihood, random_state=0).fit(x, y)
+    each, scale = model.intercept_ + x @ model.coef_.T, np.sqrt(model.noise_variance_)
+    density = norm(each, scale) if likelihood == "normal" else t(4, each, scale)
+    wanted = model.weights_ * density.pdf(y[:, None])
+    np.testing.assert_allclose(
+        model.predict_component(x, y), wanted / wanted.sum(1, keepdims=True), rtol=1e-6
+    )
+
+
+def test_predictions_of_few_rows_are_those_of_student_t():
+    """Given its relevance, the normal regression is exact: with little data its noise is far from known."""
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(8, 1))
+    y = 1 + x[:, 0] + rng.normal(size=8)
+    model = BayesianRegression(tol=1e-12, max_iter=5000).fit(x, y)
+    z, own = np.column_stack([(x - x.mean()) / x.std(), np.ones(8)]), (y - y.mean()) / y.std()
+    alpha = model._rows.alpha[0, 0] / model._rows.alpha[1, 0]
+    precision = z.T @ z + np.diag([alpha, VAGUE])
+    mean = np.linalg.solve(precision, z.T @ own)
+    a, b = VAGUE + 4, VAGUE + (own @ own - mean @ precision @ mean) / 2
+    inner = 1 + ((z @ np.linalg.inv(precision)) * z).sum(1)
+    wanted = t(2 * a, z @ mean, np.sqrt(b / a * inner))
+    found, std = model.predict(x, True)
+    np.testing.assert_allclose(found, y.mean() + wanted.mean() * y.std(), rtol=1e-4)
+    np.testing.assert_allclose(std, wanted.std() * y.std(), rtol=1e-4)
+
+
+def test_spread_of_student_t_noise():
+    rng = np.random.default_rng(9)
+    x = rng.normal(size=(4000, 1))
+    y = x[:, 0] + rng.standard_t(5, 4000)
+    model = BayesianRegression(likelihood="student", degrees_of_freedom=5.0).fit(x, y)
+    np.testing.assert_allclose(model.predict(x[:5], True)[1], np.sqrt(5 / 3), rtol=0.05)
+    assert np.isinf(model.set_params(degrees_of_freedom=2.0).predict(x[:5], True)[1]).all()
+
+
 def test_groups_share_what_they_have_in_common():
     rng = np.random.default_rng(5)
     groups, x = (
@@ -163,6 +203,8 @@ def test_groups_share_what_they_have_in_common():
     np.testing.assert_allclose(model.group_coef_[:3], [[1, 1], [2, 1], [3, 1]], atol=0.15)
     np.testing.assert_allclose(model.group_intercept_[:3], [0, 1, 2], atol=0.15)
     np.testing.assert_allclose(model.predict(x[:9], groups=groups[:9]), 1 + x[:9] @ [2, 1], atol=0.2)
+    lines = model.group_intercept_[1] + x[:9] @ model.group_coef_[1]
+    np.testing.assert_allclose(model.predict(x[:9], groups=groups[:9]), lines)
     mean, std = model.predict(x[:9], True, groups=["new"] * 9)
     np.testing.assert_allclose(mean, model.intercept_ + x[:9] @ model.coef_)
     assert (std > 2 * model.predict(x[:9], True, groups=groups[:9])[1]).all()

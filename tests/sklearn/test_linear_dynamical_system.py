@@ -145,12 +145,19 @@ def test_the_motion_and_the_number_of_states_are_found():
     assert abs(np.mean(inside) - 0.8) < 0.1
 
 
+def test_rescaled_states_need_few_updates():
+    """Without rescaling, 500 do not suffice."""
+    waves = np.sin(np.arange(200) / 5)[:, None] + np.random.default_rng(0).normal(0, 0.2, (200, 2))
+    assert LinearDynamicalSystem(2, max_iter=100).fit(waves, lengths=[120, 80]).converged_
+
+
 def test_draws_are_those_of_the_dense_gaussian(system):
     _, covariance = dense(system, 3)
     rng = np.random.RandomState(0)
     system = pickle.loads(pickle.dumps(system)).set_params(random_state=rng)
     draws = np.array([system.sample(3)[0].ravel() for _ in range(20_000)])
     scale = np.sqrt(np.diag(covariance)[6:])
+    np.testing.assert_allclose(draws.mean(0) / scale, np.tile(system.mean_, 3) / scale, atol=0.03)
     wanted = covariance[6:, 6:] / np.outer(scale, scale)
     np.testing.assert_allclose(np.cov(draws.T) / np.outer(scale, scale), wanted, atol=0.04)
 

@@ -97,6 +97,7 @@ def test_gaps_are_those_of_the_dense_gaussian(rows, kind):
         np.testing.assert_allclose(model.inverse_transform(model.transform(x))[3], model.mean_)
     draws = model.set_params(random_state=0).sample(20_000)
     scale = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(draws.mean(0) / scale, model.mean_ / scale, atol=0.03)
     np.testing.assert_allclose(
         np.cov(draws.T) / np.outer(scale, scale), covariance / np.outer(scale, scale), atol=0.03
     )

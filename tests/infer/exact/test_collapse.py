@@ -1,6 +1,8 @@
 """Sites integrated out of programs, against closed forms, quadrature, finite differences and draws."""
 
 import math
+import pickle
+from functools import partial
 
 import pyro
 import pyro.distributions as dist
@@ -16,6 +18,8 @@ from pyro.infer.autoguide.initialization import init_to_median
 from torch.testing import assert_close
 
 from pyro_fmvae import CapturedNUTS, collapse, log_evidence
+from pyro_fmvae.capture import kernels
+from pyro_fmvae.capture.playback import plain
 
 EFFECTS = [28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]
 ERRORS = [15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0]
@@ -483,6 +487,33 @@ def test_recorded_potentials_and_slopes_are_those_of_nuts(program, dtype):
         mcmc.run(y)
         draws.append(mcmc.get_samples())
     assert_close(draws[1], draws[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_potential_runs_the_model_for_its_recording_alone(compile, monkeypatch):
+    runs, fused = [], []
+    monkeypatch.setattr(kernels, "compiled", lambda recording: fused.append(recording) or plain(recording))
+
+    def program(y):
+        runs.append(y)
+        mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+        pyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+    kernel = kernel_of(partial(CapturedNUTS, compile=compile), program, torch.tensor(0.3))
+    kernel.potential_fn({"mu": torch.tensor(0.1)})
+    before = len(runs)
+    at = torch.tensor(-0.7, requires_grad=True)
+    value = kernel.potential_fn({"mu": at})
+    assert len(runs) == before and len(fused) == compile
+    (slope,) = torch.autograd.grad(3 * value, at)
+    assert_close(slope, torch.tensor(3 * (-0.7 / 4 - 0.7 - 0.3)))
+
+
+def test_files_of_a_recorded_potential():
+    kernel = kernel_of(CapturedNUTS, schools, torch.tensor(EFFECTS))
+    at = {name: value.detach() for name, value in kernel.initial_params.items()}
+    value = kernel.potential_fn(at)
+    assert_close(pickle.loads(pickle.dumps(kernel.potential_fn))(at), value)
 
 
 def test_a_potential_that_asks_for_numbers_runs_eagerly():

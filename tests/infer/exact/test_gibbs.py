@@ -11,7 +11,8 @@ from pyro.infer import HMC, MCMC, NUTS
 from pyro.infer.autoguide.initialization import init_to_mean, init_to_uniform
 
 from pyro_fmvae import ConjugateGibbs
-from pyro_fmvae.capture.playback import compiles
+from pyro_fmvae.capture import kernels
+from pyro_fmvae.capture.playback import compiles, plain
 from pyro_fmvae.distributions import (
     Assignment,
     HiddenMarkov,
@@ -353,8 +354,26 @@ def test_compiled_draws_have_the_moments_of_the_recording():
         torch.testing.assert_close(draws[1][name].std((0, 1)), spread, rtol=0.1, atol=0.0)
 
 
-def test_potentials_of_a_fallback_are_recorded_with_the_other_sites_as_they_are():
+def test_sweeps_and_potentials_are_compiled_on_request(monkeypatch):
     def program(y):
+        loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 0.5))
+        pyro.sample("y", dist.Normal(loc, scale), obs=y)
+
+    fused = []
+    monkeypatch.setattr(kernels, "compiled", lambda recording: fused.append(recording) or plain(recording))
+    for compile in (False, True):
+        ConjugateGibbs(program, compile=compile).draw(
+            torch.tensor(0.3), num_samples=1, warmup_steps=0, num_chains=1
+        )
+        assert len(fused) == 2 * compile  # the sweep, and the potential of the scale
+
+
+def test_potentials_of_a_fallback_are_recorded_with_the_other_sites_as_they_are():
+    runs, counts = [], []
+
+    def program(y):
+        runs.append(y)
         loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
         scale = pyro.sample("scale", dist.LogNormal(0.0, 0.5))
         with pyro.plate("rows", 4):
@@ -372,6 +391,8 @@ def test_potentials_of_a_fallback_are_recorded_with_the_other_sites_as_they_are(
         torch.testing.assert_close(-value, density, rtol=1e-5, atol=1e-5)
         (slope,), (exact,) = torch.autograd.grad(value, at), torch.autograd.grad(density, at)
         torch.testing.assert_close(-slope, exact, rtol=1e-5, atol=1e-5)
+        counts.append(len(runs))
+    assert counts[0] == counts[1]  # the second potential is a replay
 
 
 def test_chains_of_known_emissions_are_recorded_together():
