@@ -383,9 +383,10 @@ def test_potentials_of_a_fallback_are_recorded_with_the_other_sites_as_they_are(
     kernel = ConjugateGibbs(program)
     kernel.setup(0, y)
     for loc in (0.0, 1.5):
-        kernel._values = {**kernel.initial_params, "loc": torch.tensor(loc)}
+        given = kernel._values = {**kernel.initial_params, "loc": torch.tensor(loc)}
         at = torch.tensor(0.4, requires_grad=True)  # the logarithm of the scale
         value = kernel._inner.potential_fn({"scale": at})
+        assert kernel._values is given
         density = dist.Normal(loc, at.exp()).log_prob(y).sum() + dist.Normal(0.0, 0.5).log_prob(at)
         density = density + dist.Normal(0.0, 1.0).log_prob(torch.tensor(loc))
         torch.testing.assert_close(-value, density, rtol=1e-5, atol=1e-5)
