@@ -78,11 +78,10 @@ class Entries:
         name: of the column; empty if it has none.
         values: float64 [n], or texts as they are written, object [n]; NaN is missing.
         kind: that is asked for; empty: to be found out.
-        comma: numbers are written with a decimal comma, though not in ``values``.
     """
 
-    def __init__(self, name: str, values: np.ndarray, kind: str = "", comma: bool = False) -> None:
-        self.name, self.values, self.kind, self.comma = name, values, kind, comma
+    def __init__(self, name: str, values: np.ndarray, kind: str = "") -> None:
+        self.name, self.values, self.kind = name, values, kind
 
     def without(self, gaps: Collection[str]) -> Entries:
         """These entries, but missing where they are one of these texts or their numbers."""
@@ -93,7 +92,7 @@ class Entries:
             values = np.where(np.isin(self.values, numbers), math.nan, self.values)
         else:
             values = np.array(["" if text in gaps else text for text in self.texts], dtype=object)
-        return Entries(self.name, values, self.kind, self.comma)
+        return Entries(self.name, values, self.kind)
 
     @property
     def numeric(self) -> bool:
@@ -155,8 +154,6 @@ class PlannedColumn:
     """Parts of a date, out of `PARTS`, that are columns of categories beside it."""
     gaps: tuple[str, ...] = ()
     """Texts that stand for a missing value in this column, beside `MARKS`."""
-    comma: bool = False
-    """Numbers are written with a decimal comma."""
 
     @property
     def ignored(self) -> bool:
@@ -195,12 +192,13 @@ class PlannedColumn:
             )
         return np.stack([found, *(_part(found, part) for part in self.parts)], 1), lost
 
-    def write(self, values: np.ndarray, like: str = "") -> np.ndarray:
+    def write(self, values: np.ndarray, like: str = "", comma: bool = False) -> np.ndarray:
         """Numbers or codes [n] as texts of the column, object [n]; '' where one is missing.
 
         Args:
             values: the numbers or codes.
             like: an entry of the column; ISO dates are written in the same way.
+            comma: write numbers with a decimal comma.
         """
         if self.kind == "date":
             return date_texts(values, self.form, like)
@@ -212,34 +210,34 @@ class PlannedColumn:
             clocks = ["" if one is None else f"{one // 60:02d}:{one % 60:02d}" for one in minutes]
             return np.array(clocks, dtype=object)
         texts = ["" if math.isnan(value) else f"{value:.15g}" for value in values.tolist()]
-        return np.array([text.replace(".", ",") if self.comma else text for text in texts], dtype=object)
+        return np.array([text.replace(".", ",") if comma else text for text in texts], dtype=object)
 
-    def fill(self, written: np.ndarray, values: np.ndarray) -> np.ndarray:
+    def fill(self, written: np.ndarray, values: np.ndarray, comma: bool = False) -> np.ndarray:
         """Entries [n] as they are in a file, of which only the missing ones are computed.
 
         Args:
             written: texts, or numbers, NaN where one is missing.
             values: numbers or codes [n].
+            comma: texts have decimal commas.
         """
-        gaps = self.is_gap(written)
+        gaps = self.is_gap(written, comma)
         if not gaps.any():
             return written
-        like = str(next(iter(written[~gaps]), ""))
-        filled = self.write(values, like) if written.dtype == object else values
+        like = str(next(iter(written[~gaps]), "")).strip()
+        filled = self.write(values, like, comma) if written.dtype == object else values
         return np.where(gaps, filled, written).astype(written.dtype)
 
-    def is_gap(self, written: np.ndarray) -> np.ndarray:
-        """Tell which entries [n] of a file, texts or numbers, are missing."""
+    def is_gap(self, written: np.ndarray, comma: bool = False) -> np.ndarray:
+        """Tell which entries [n] of a file, numbers or texts, perhaps with decimal commas, are missing."""
         if written.dtype != object:
             return np.isnan(written)
-        numbers = set() if self.as_texts else {*map(_number, self.gaps)}
-        numbers = {number for number in numbers if not math.isnan(number)}
+        numbers = {number for number in map(_number, self.gaps) if not math.isnan(number)}
         empty = {
             text
             for text in {*written}
             if is_missing(text)
             or text.strip() in self.gaps
-            or _number(pointed(text) if self.comma else text) in numbers
+            or _number(pointed(text) if comma else text) in numbers
         }
         return np.array([text in empty for text in written.tolist()], dtype=bool)
 
@@ -439,7 +437,7 @@ def _planned(column: Entries) -> PlannedColumn:
     plan = _of_known(column.without(gaps))
     listed = " and ".join(repr(text) for text in gaps)
     why = f"{plan.why}; {listed} {'counts' if len(gaps) == 1 else 'count'} as missing" if gaps else plan.why
-    return replace(plan, why=why, gaps=gaps, comma=column.comma)
+    return replace(plan, why=why, gaps=gaps)
 
 
 def _gaps(column: Entries) -> tuple[str, ...]:
@@ -511,7 +509,7 @@ def _of_known(column: Entries) -> PlannedColumn:
     if column.numbers.total() >= _PURE * known:
         return _numbers(column, row)
     for form, read, why in (
-        ("money", _money, "amounts or percentages as texts"),
+        ("money", _money, "numbers with units or separators, as texts"),
         ("clock", _clock, "times of day or durations, in hours"),
     ):
         found = column.by(read)
@@ -695,15 +693,15 @@ def date_texts(days: np.ndarray, form: str = "ISO8601", like: str = "") -> np.nd
     if form != "ISO8601":
         import pandas as pd
 
-        dates = pd.Series(pd.to_datetime(np.clip(days, -_LAST, _LAST) * _DAYS, unit="s"))
-        return dates.dt.round("s").dt.strftime(form).fillna("").str.strip().to_numpy(dtype=object)
+        dates = pd.Series(pd.to_datetime(np.clip(days, -_LAST, _LAST) * _DAYS, unit="s", utc=True))
+        return dates.dt.round("s").dt.strftime(form).fillna("").to_numpy(dtype=object)
     unit = "s" if (days[known] % 1).any() else "D"
     seconds = np.round(np.where(known, days, 0) * _DAYS).astype("datetime64[s]")
     texts = np.datetime_as_string(seconds if like else seconds.astype(f"datetime64[{unit}]"))
     if like:
-        length = max(len(like.strip()), len("2024-01-31"))
+        length = max(len(like), len("2024-01-31"))
         texts = np.array([text[:length] for text in texts.tolist()])
-        texts = np.char.replace(texts, "T", " ") if " " in like.strip() else texts
+        texts = np.char.replace(texts, "T", " ") if " " in like else texts
     return np.where(known, texts, "")
 
 

@@ -22,6 +22,9 @@ def test_brackets_have_the_depths_and_rows_of_what_they_join():
     ]
     assert [list(line.get_ydata()) for line in brackets] == [[0, 0, 1, 1], [2, 2, 3, 3], [0.5, 0.5, 2.5, 2.5]]
     assert [line.get_color() for line in brackets] == [INK, INK, FAINT]
+    assert [list(line.get_xdata()) for line in figure.axes[0].lines if line.get_linestyle() == "--"] == [
+        [0.5, 0.5]
+    ]
     shown = [text for text in texts(figure) if text.startswith("component")]
     assert shown == [
         f"{NAMES[k]}, cluster {cluster}" for k, cluster in zip((0, 2, 1, 3), (0, 0, 1, 1), strict=True)

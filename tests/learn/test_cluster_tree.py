@@ -168,6 +168,9 @@ def test_a_row_is_in_the_cluster_whose_components_have_most_of_it():
     cluster, probability = clusters.assign(torch.tensor([[0.3, 0.4, 0.3], [0.1, 0.8, 0.1]]))
     assert cluster.tolist() == [0, 1]
     torch.testing.assert_close(probability, torch.tensor([0.6, 0.8]))
+    near = mixture((0.5, 0.5), loc=[(0.0,), (2.5,)], covariance=[[[1.0]]] * 2)  # a valley of an eighth
+    assert [Clusters(near, depth).number for depth in (0.0, 0.1, 0.2, 0.5)] == [2, 2, 1, 1]
+    assert Clusters(near).number == 1
 
 
 def test_a_single_component_is_a_single_cluster():

@@ -66,13 +66,13 @@ def given_parts(
     """
     written = dict(rows.written()) if rows.written is not None and rows.places is not None else {}
     if typed and isinstance(rows.raw, np.ndarray):
-        for name, (column, place) in taken_columns(preprocessing, rows.comma).items():
+        for name, (column, place) in taken_columns(preprocessing).items():
             numbers = rows.raw[:, place]
             if (
                 not column.as_texts
                 and name in written
                 and written[name].dtype == object
-                and not (np.isnan(numbers) ^ column.is_gap(written[name])).any()
+                and not (np.isnan(numbers) ^ column.is_gap(written[name], rows.comma)).any()
             ):
                 written[name] = numbers
     names, start = preprocessing.column_names, 0

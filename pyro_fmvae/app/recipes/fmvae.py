@@ -324,7 +324,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         """Draw what factors and components show (images), or the means of the components (tables)."""
         drawn, clusters = factor_figures(self, model, rows, records), self.clusters(model)
         if clusters is not None and isinstance(model.code_mixture, ObservedMixture):
-            drawn |= cluster_figure(clusters, model.code_mixture.weights())
+            drawn |= cluster_figure(clusters, model.code_mixture.counts().clamp(min=0))
         return drawn
 
 

@@ -102,11 +102,11 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     )
 
 
-def cluster_figure(clusters: "Clusters", shares: Tensor) -> dict[str, Figure]:
-    """How components with these shares [K] join into clusters; nothing of one component or of too many."""
-    if not 1 < len(shares) <= MOST_COLUMNS:
+def cluster_figure(clusters: "Clusters", counts: Tensor) -> dict[str, Figure]:
+    """How components of so many rows [K] join into clusters; nothing of one component or of too many."""
+    if not 1 < len(counts) <= MOST_COLUMNS:
         return {}
-    names = [f"component {k}: {percent(share)}" for k, share in enumerate(shares.tolist())]
+    names = [f"component {k}: {percent(share)}" for k, share in enumerate((counts / counts.sum()).tolist())]
     of_components = clusters.of_components.tolist()
     return {"clusters": figures.dendrogram(clusters.tree, of_components, names, clusters.depth)}
 

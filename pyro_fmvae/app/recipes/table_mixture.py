@@ -348,7 +348,7 @@ class Mixture(Recipe[MixtureOptions]):
     ) -> dict[str, Figure]:
         """Curves of training, how components join, and their means of numbers and shares of words."""
         drawn = {TRAINING: figures.training_curves(records, self.factor_names)}
-        drawn |= cluster_figure(self.clusters(model), model.weights())
+        drawn |= cluster_figure(self.clusters(model), model.counts().clamp(min=0))
         names = column_names(self.preprocessing)
         shown = [column for column, size in enumerate(model.levels) if not size]
         if 0 < len(shown) <= MOST_COLUMNS:

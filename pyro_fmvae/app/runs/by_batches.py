@@ -285,24 +285,19 @@ def filled_columns(
     Yields:
         Name and values [n] of each column. Those that the model does not take are as they were given.
     """
-    values, taken = in_units(preprocessing, rows).T, taken_columns(preprocessing, comma)
+    values, taken = in_units(preprocessing, rows).T, taken_columns(preprocessing)
     for name, own in given.items():
-        yield name, taken[name][0].fill(own, values[taken[name][1]]) if name in taken else own
+        yield name, taken[name][0].fill(own, values[taken[name][1]], comma) if name in taken else own
 
 
-def taken_columns(preprocessing: Preprocessing, comma: bool) -> dict[str, tuple[PlannedColumn, int]]:
-    """The columns of a table that its model takes, by name, and their places.
-
-    Args:
-        preprocessing: of the table.
-        comma: the file at hand, which may be another than that of the training, has decimal commas.
-    """
+def taken_columns(preprocessing: Preprocessing) -> dict[str, tuple[PlannedColumn, int]]:
+    """The columns of a table that its model takes, by name, and their places."""
     names, place, found = preprocessing.column_names, 0, dict[str, tuple[PlannedColumn, int]]()
     plan = preprocessing.plan or [PlannedColumn(name, "number", "", "", "") for name in names]
     plan = plan or [PlannedColumn("", "number", "", "", "")] * preprocessing.event_shape[0]
     for number, column in enumerate(plan):
         if not column.ignored:
-            found[column.name or f"x_{number}"] = replace(column, comma=comma), place
+            found[column.name or f"x_{number}"] = column, place
         place += len(column.features)
     return found
 

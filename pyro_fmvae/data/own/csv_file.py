@@ -114,7 +114,7 @@ class _Field(Entries):
     """A column of a file of text."""
 
     def __init__(self, text: _Text, below: bool, place: int, values: np.ndarray) -> None:
-        super().__init__("", values, comma=text.decimal == ",")
+        super().__init__("", values)
         self.text, self.below, self.place = text, below, place
 
     def first(self, wrong: Container[str]) -> tuple[str, str]:

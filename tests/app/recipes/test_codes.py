@@ -132,6 +132,7 @@ def test_clusters_of_a_single_factor_are_components_of_its_codes(tmp_path):
     run = load(folder, "cpu")
     encoded = run.encode(x)
     mixture = run.model.code_mixture
+    assert run.run.recipe.clusters(run.model).depth == 0.0
     gamma = mixture.table(mixture.observations(torch.from_numpy(encoded["mean"]))).softmax(-1)
     np.testing.assert_array_equal(encoded["cluster"], gamma.argmax(-1))
     np.testing.assert_allclose(encoded["cluster_probability"], gamma.amax(-1), atol=1e-6)

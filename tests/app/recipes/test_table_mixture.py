@@ -195,7 +195,7 @@ def test_known_fields_are_copied_as_they_are_written(tmp_path):
             f"{rng.uniform(20, 40):.1f}%",
             "NA" if i == 4 else f"{i % 28 + 1:02d}/{i % 12 + 1:02d}/{2015 + i % 5}",
             "-999" if i % 20 == 5 else f"{rng.normal(5):.2f}",
-            "-" if i % 20 == 6 else str(rng.poisson(30)),
+            "-" if i % 20 == 6 else "lost" if i == 11 else str(rng.poisson(30)),
             f"{10 * (i % 7):05d}",
             f"so and so, number {i}",
             "ab"[i % 2],
@@ -219,6 +219,7 @@ def test_known_fields_are_copied_as_they_are_written(tmp_path):
     succeed("encode", tmp_path / "run", "--data", tmp_path / "a.csv", "--out", tmp_path / "out.parquet")
     typed = parquet.read_table(tmp_path / "out.parquet").to_pydict()
     assert typed["zip"][1] == "00010" and typed["depth"][0] == float(rows[0][4])
+    assert typed["count"][11] == "lost" and typed["count"][0] == rows[0][5]
 
 
 @pytest.mark.parametrize("trained_on", ["points", "commas"])
@@ -311,6 +312,14 @@ def test_columns_that_are_called_as_codes_are_keep_their_values(tmp_path):
         assert {*before.values()} <= {*after.values()} and len(after) > len(before)
         assert after["mean_0 (data) (data)"] == before["mean_0"] != after["mean_0"]
         assert after["mean_0 (data)"] == before["mean_0 (data)"]
+    (tmp_path / "d.csv").write_text(
+        "\n".join(["mean_0,mean_0 (data)", *(f"{i % 7}.5,{i}.5" for i in range(60))])
+    )
+    status, _, err = train(tmp_path / "run3", tmp_path / "d.csv", model="vae")
+    assert status == 0, err
+    succeed("encode", tmp_path / "run3", "--data", tmp_path / "d.csv", "--out", tmp_path / "e.csv")
+    last = list(csv.DictReader((tmp_path / "e.csv").read_text().splitlines()))[9]
+    assert (last["mean_0 (data) (data)"], last["mean_0 (data)"]) == ("2.5", "9.5")
 
 
 def test_the_index_of_a_frame_is_beside_its_codes_and_names_are_made_different(tmp_path):
@@ -416,7 +425,9 @@ def test_values_that_training_did_not_have_count_as_missing(tmp_path, caplog):
     pd.testing.assert_frame_equal(first.drop(index=[2, 3, 4]), second.drop(index=[2, 3, 4]))
     run = pyro_fmvae.load(tmp_path / "run")
     caplog.clear()
-    scores = [run.score(table)["iwae"] for table in (odd, gaps)]
+    found = [run.score(table) for table in (odd, gaps)]
+    np.testing.assert_array_equal(*(each["kl"] for each in found))
+    scores = [each["iwae"] for each in found]
     files = [pd.read_csv(tmp_path / f"score{number}.csv")["iwae"].to_numpy() for number in range(2)]
     np.testing.assert_allclose(files, scores)
     surprise = scores[0] - scores[1]
@@ -424,6 +435,9 @@ def test_values_that_training_did_not_have_count_as_missing(tmp_path, caplog):
     # one of two or five categories more, with d0 = 1/2, in a component of some of the 64 training rows
     assert (np.log(3) <= surprise[2:5]).all() and (surprise[2:5] <= np.log((64 + 6 / 2) / 0.5)).all()
     assert sorted(caplog.messages) == sorted(f"array: {line}" for line in said)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(by_batches, "EVALUATION_BATCH", 3)
+        np.testing.assert_allclose(run.score(odd)["iwae"], scores[0])
 
 
 def test_rows_that_decide_a_mean_are_named(trained, tmp_path):

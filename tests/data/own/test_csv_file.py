@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pyro_fmvae.data.column_plan import PlannedColumn, date_texts
+from pyro_fmvae.data.column_plan import Entries, PlannedColumn, date_texts
 from pyro_fmvae.data.loader import SparseOptions, TableOptions
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.files import split_file
@@ -191,9 +191,9 @@ def people(rows=240):
         "size": (f"{value:.2f}" for value in rng.normal(170, 9, rows)),
         "visits": rng.poisson(30, rows),
         "grade": rng.integers(1, 6, rows),
-        "smokes": rng.choice(["yes", "no"], rows),
         "town": (f"town {row}" for row in rng.zipf(1.3, rows) % 80),
         "born": (f"19{50 + row % 40}-{1 + row % 12:02d}-{1 + row % 28:02d}" for row in range(rows)),
+        "smokes": rng.choice(["yes", "no"], rows),
         "paid": (f'"${value:,.2f}"' for value in rng.gamma(2, 900, rows)),
         "share": (f"{value}%" for value in rng.integers(0, 100, rows)),
         "unit": ["cm"] * rows,
@@ -220,10 +220,10 @@ def test_what_the_columns_of_a_table_hold(tmp_path):
         "unit": "constant",
         "weight": "count",
     }
-    assert raw.ignored == (0, 1, 2, 13) and raw.column_names[9:11] == ("born month", "born weekday")
+    assert raw.ignored == (0, 1, 2, 13) and raw.column_names[8:10] == ("born month", "born weekday")
     first = dict(zip(raw.column_names, raw.x[0], strict=True))
     assert first["born"] == -7305 and first["born month"] == 0  # 1 January 1950, a Sunday
-    assert raw.levels[10][int(first["born weekday"])] == "Sun"
+    assert raw.levels[9][int(first["born weekday"])] == "Sun"
     plan = {column.name: column for column in raw.plan}
     assert np.isfinite(raw.x[:, 11:13]).all() and plan["unit"].values == "cm"
     assert "count as missing: 'unknown'" in plan["weight"].why
@@ -245,16 +245,26 @@ def test_whole_numbers_without_an_order_are_codes(tmp_path):
     rng = np.random.default_rng(0)
     district, hour, rooms = rng.integers(1, 21, 600), rng.integers(0, 24, 600), 1 + rng.poisson(5, 600)
     price = rng.normal(size=21)[district] * 2 + rng.normal(size=600) + 0.5 * rooms
-    heat = 5 * np.sin(hour / 4) + rng.normal(size=600)
-    rows = zip(district, hour, rooms, rng.integers(18, 60, 600), price.round(3), heat.round(3), strict=True)
-    text = "\n".join(["district,hour,rooms,age,price,heat", *(",".join(map(str, row)) for row in rows)])
+    district[::9] = -999
+    heat = 5 * np.sin(0.85 * hour) + rng.normal(size=600)  # neighbours are a third as far apart as any two
+    calls = np.where(rng.random(600) < 0.7, 0, rng.integers(1, 13, 600))
+    cost = 3 * rng.normal(size=13)[calls] + rng.normal(size=600)
+    age, numbers = rng.integers(18, 60, 600), np.stack([price, heat, cost]).round(3)
+    rows = zip(district, hour, rooms, age, calls, *numbers, strict=True)
+    text = "\n".join(
+        ["district,hour,rooms,age,calls,price,heat,cost", *(",".join(map(str, row)) for row in rows)]
+    )
     raw = read(tmp_path, text)
     assert kinds(raw) == {
         "district": "category",
-        **dict.fromkeys(("hour", "rooms", "age"), "count"),
-        **dict.fromkeys(("price", "heat"), "number"),
+        **dict.fromkeys(("hour", "rooms", "age", "calls"), "count"),
+        **dict.fromkeys(("price", "heat", "cost"), "number"),
     }
-    assert len(raw.plan[0].words) == 20 and "--kind district=number" in raw.plan[0].why
+    assert (
+        len(raw.plan[0].words) == 20
+        and raw.plan[0].gaps == ("-999",)
+        and "--kind district=number" in raw.plan[0].why
+    )
     assert "--kind age=category if they are codes" in raw.plan[3].why
     said = read_csv(tmp_path / "a.csv", TableOptions((("district", "number"),)))
     assert said.plan[0].kind == "number" and (said.x[:, 0] == district).all()
@@ -269,36 +279,47 @@ def test_what_stands_for_a_missing_value_in_a_column_alone(tmp_path):
     raw = read(tmp_path, "\n".join(["count,depth,word,sign,zip", *rows]))
     assert [column.gaps for column in raw.plan] == [("-",), (), (".",), (), ()]
     assert raw.plan[3].words == ("+", "-") and raw.plan[4].words == ("00", "01", "02", "03")
-    text = "\n".join(["depth,minus", *(f"{i % 5 or -999},{i % 5 * -200 or -999}" for i in range(60))])
-    depth, minus = read(tmp_path, text).plan
-    assert depth.gaps == ("-999",) and "'-999' counts as missing" in depth.why and not minus.gaps
+    (tmp_path / "b.csv").write_text("count,depth,word,sign,zip\n1,2.5,.,+,00\n2,3.5,b,?,01\n3,4.5,c,-,02\n")
+    assert np.argwhere(read_csv(tmp_path / "b.csv", plan=raw.plan, unseen={}).unseen).tolist() == [[2, 2]]
+    rows = (f"{i % 5 or -999},{i % 5 * -200 or -999},{i or -999}" for i in range(60))
+    depth, minus, once = read(tmp_path, "\n".join(["depth,minus,once", *rows])).plan
+    text = (tmp_path / "a.csv").read_text()
+    assert depth.gaps == ("-999",) and "'-999' counts as missing" in depth.why
+    assert not minus.gaps and not once.gaps
     assert np.isnan(read(tmp_path, text).x[::5, 0]).all()
     whole = np.arange(60) + 2**60  # of a Parquet file, which float64 does not hold
     assert depth.fill(whole, np.zeros(60)) is whole
     texts = np.array(["-999", "NA", "1.50", "x"], dtype=object)
-    assert depth.fill(texts, np.arange(4.0)).tolist() == ["0", "1", "1.50", "x"]
+    assert depth.fill(texts, np.arange(4.0) / 4).tolist() == ["0", "0.25", "1.50", "x"]
+    assert depth.fill(texts, np.arange(4.0) / 4, comma=True).tolist() == ["0", "0,25", "1.50", "x"]
+    codes, texts = replace(depth, words=("1", "2")), np.array(["1.0", "2", "3.0", "-999.0"], dtype=object)
+    np.testing.assert_array_equal(codes.read(Entries("", texts))[0][:, 0], [0, 1, np.nan, np.nan])
+    assert codes.fill(texts, np.ones(4)).tolist() == ["1.0", "2", "3.0", "2"]
     sign = replace(depth, gaps=("-",))
     for comma in (False, True):
-        broken = np.array(["1.5", "broken", "-", "1,5", "NA"], dtype=object)
-        assert replace(sign, comma=comma).is_gap(broken).tolist() == [False, False, True, False, True]
+        broken = np.array(["1.5", "broken", " - ", "1,5", "NA"], dtype=object)
+        assert sign.is_gap(broken, comma).tolist() == [False, False, True, False, True]
         nines = np.array(["-999,0", "-999.0", "-999", "-999,5", "-9,99"], dtype=object)
-        assert replace(depth, comma=comma).is_gap(nines).tolist() == [comma, True, True, False, False]
+        assert depth.is_gap(nines, comma).tolist() == [comma, True, True, False, False]
     units = read(tmp_path, "\n".join(["a,b", "%,cm", *(f"{i}.5,{i}.25" for i in range(30))]))
     assert not units.plan[0].gaps and "none counts as missing: '%'" in units.plan[0].why
 
 
 def test_units_times_and_formats_of_forms_are_read(tmp_path):
     rows = [
-        f"2023/{i % 12 + 1}/{i % 28 + 1} {i % 12 + 1}:05:09 {'AP'[i % 2]}M GMT+1,{i % 23:02d}:{i % 60:02d},"
+        f"2023/{i % 12 + 1}/{i % 28 + 1} {i % 12 + 1}:05:09 {'AP'[i % 2]}M GMT{'+-'[not i]}1,"
+        f"{i % 23:02d}:{i % 60:02d},"
         f"{i + 0.5} USD,{i % 10} kg,{f'{i % 10} years' if i % 9 else '< 1 year'},N{i:04d}"
         for i in range(60)
     ]
     raw = read(tmp_path, "\n".join(["at,clock,price,mass,since,name", *rows]))
     assert [column.kind for column in raw.plan] == ["date", *["number"] * 3, "category", "id"]
     found = dict(zip(raw.column_names, raw.x[1], strict=True))
+    assert raw.plan[1].read(Entries("", np.array(["1:30:36"], dtype=object)))[0] == pytest.approx(1.51)
     assert found["clock"] == 1 + 1 / 60 and found["price"] == 1.5 and found["mass"] == 1
     seconds = np.datetime64("2023-02-02T14:05:09").astype("M8[s]").astype(float)  # an hour before Greenwich
     assert found["at"] == pytest.approx((seconds - 3600) / 86_400, abs=1e-9)
+    assert raw.x[0, 0] % 1 * 24 == pytest.approx(2 + 5 / 60 + 9 / 3600)  # from an hour behind it
     assert raw.plan[1].write(np.array([13.75, np.nan])).tolist() == ["13:45", ""]
 
 
@@ -309,7 +330,9 @@ def test_units_times_and_formats_of_forms_are_read(tmp_path):
         ("2024-02-16T01:00:00", "2024-04-30T15:40:45"),
         ("2024-02-16T01:00", "2024-04-30T15:40"),
         ("2024-02-16 00:00:00.250000", "2024-04-30 15:40:45"),
+        (" 2024-02-16T01:00 ", "2024-04-30T15:40"),
         ("2024-02-16", "2024-04-30"),
+        ("2024-02", "2024-04-30"),
     ],
 )
 def test_filled_dates_are_written_as_those_beside_them(given, filled):
@@ -325,6 +348,7 @@ def test_dates_far_away_are_written_as_the_last_that_are_read():
     found = date_texts(np.array([-200_000.0, 200_000.0, 0.0, np.nan]), "%d.%m.%Y").tolist()
     assert found == ["22.09.1677", "11.04.2262", "01.01.1970", ""]
     assert (pd.to_datetime(pd.Series(found[:3]), format="%d.%m.%Y", errors="coerce")).notna().all()
+    assert date_texts(np.array([0.5]), "%m/%d/%Y %I:%M:%S %p %z").tolist() == ["01/01/1970 12:00:00 PM +0000"]
 
 
 def test_comments_and_a_header_without_the_last_separator(tmp_path):
@@ -359,6 +383,8 @@ def test_a_comment_is_the_header_if_it_names_several_columns_and_no_row_does(tmp
     np.testing.assert_array_equal(again.x, raw.x)
     named = read_csv(tmp_path / "a.csv", TableOptions(header=True))
     assert len(named.x) == (2 if names else 1)
+    unnamed = read_csv(tmp_path / "a.csv", TableOptions(header=False))
+    assert len(unnamed.x) == text.count("\n") - text.startswith("#")
 
 
 @pytest.mark.parametrize("text", ["# a\n# b\n", "# a, b\n", "#"])
@@ -413,6 +439,8 @@ def test_a_plan_is_applied_to_other_files(tmp_path):
     np.testing.assert_array_equal(values["paid"], [3, 1000])
     np.testing.assert_array_equal(values["share"], [7, np.nan])
     np.testing.assert_array_equal(values["weight"], [60, np.nan])
+    new = {(row, raw.column_names[place]) for row, place in np.argwhere(raw.unseen).tolist()}
+    assert new == {(0, "smokes")}
     path.write_text("smokes,weight\nno,60\n")
     with pytest.raises(ValueError, match=r"expected the columns .*, got no 'size', 'visits'"):
         read_csv(path, plan=plan)
@@ -494,7 +522,7 @@ def test_a_compressed_file_and_a_sheet_are_unpacked_within_limits(tmp_path):
 def test_names_that_are_there_twice_and_a_header_that_is_one_short(tmp_path):
     raw = read(tmp_path, "a,b,a\n1,2,3\n2,3,5\n")
     assert raw.column_names == ("a", "b", "a.1") and "'a' is 'a.1'" in raw.note
-    raw = read(tmp_path, "size,kind\nr1,1.5,x\nr2,2.5,y\nr3,2.5,y\n")
+    raw = read(tmp_path, "size,kind\nr1,1.5,x\nr2,2.5,\nr3,2.5,y\n")
     assert raw.column_names == ("index", "size", "kind") and len(raw.x) == 3
 
 

@@ -89,6 +89,8 @@ def test_the_columns_of_a_frame_are_read_by_their_dtypes(tmp_path):
     np.testing.assert_array_equal(there.x, read.x)
     hours = entries_of("lasted", np.asarray(frame)[:, -1]).values  # of an array of objects
     np.testing.assert_array_equal(hours, read.x[:, -1])
+    days = np.array(["2024-01-31", "NaT"], dtype="M8[us]")
+    assert entries_of("day", days).values.tolist() == ["2024-01-31", ""]
 
 
 def test_a_frame_without_rows_is_refused():
@@ -137,6 +139,7 @@ def test_marks_for_missing_labels_repeated_names_and_bfloat16():
     assert InMemory.of(frame, ["kind", "kind"]).labels == {"kind": ["x", "", "y"]}
     twice = InMemory.of(pandas.DataFrame([[1.0, "x"], [2.0, "y"]], columns=["a", "a"]))
     assert twice.columns["a"].tolist() == [1, 2] and twice.columns["a.1"].tolist() == ["x", "y"]
+    assert not twice.index  # it only counts the rows
     assert InMemory.of(torch.ones(2, 3, dtype=torch.bfloat16)).x.dtype == np.float32
     with pytest.raises(ValueError, match=r"^labels: .* or names of columns as strings, got 3$"):
         InMemory.of(frame, 3)
