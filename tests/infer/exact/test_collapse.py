@@ -496,17 +496,18 @@ def test_a_potential_runs_the_model_for_its_recording_alone(compile, monkeypatch
 
     def program(y):
         runs.append(y)
-        mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
-        pyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+        with pyro.plate("rows", 2, dim=-2), pyro.plate("columns", 3, dim=-1):
+            mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+        pyro.sample("y", dist.Normal(mu.flatten(), 1.0).to_event(1), obs=y)
 
-    kernel = kernel_of(partial(CapturedNUTS, compile=compile), program, torch.tensor(0.3))
-    kernel.potential_fn({"mu": torch.tensor(0.1)})
+    kernel = kernel_of(partial(CapturedNUTS, compile=compile), program, torch.full((6,), 0.3))
+    kernel.potential_fn({"mu": torch.zeros(2, 3)})
     before = len(runs)
-    at = torch.tensor(-0.7, requires_grad=True)
+    at = torch.tensor(-0.7).expand(2, 3).requires_grad_()  # one number for a whole plate
     value = kernel.potential_fn({"mu": at})
     assert len(runs) == before and len(fused) == compile
     (slope,) = torch.autograd.grad(3 * value, at)
-    assert_close(slope, torch.tensor(3 * (-0.7 / 4 - 0.7 - 0.3)))
+    assert_close(slope, torch.full((2, 3), 3 * (-0.7 / 4 - 0.7 - 0.3)))
 
 
 def test_files_of_a_recorded_potential():
