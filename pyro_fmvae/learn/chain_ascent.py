@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -11,7 +12,13 @@ from torch.nn.functional import one_hot
 from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.learn.mixture_search import POSITIVE, SHORT, WORSE, features_of, whitened
 from pyro_fmvae.models.observed_chain import Expected, ObservedChain, SequenceRows
+from pyro_fmvae.models.regressed_numbers import with_one
 from pyro_fmvae.models.table_sites import LEFT_OUT
+
+PARTS: Final = 5
+"""Rows of a part of a sequence, for each coefficient of a line through it."""
+RIDGE: Final = 1e-3
+"""Rows that a slope of 0 counts for in such a line."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,9 @@ def best_chain(
         lengths, weights: of the sequences, [B].
         known: known states of the rows, [N], -1 where unknown; None: none is known.
         starts: how many; clusters of k-means, every other time of whitened rows if covariances are full.
-            If no state is followed by one of a smaller number, each sequence is cut into K parts instead.
+            Beside covariates, every other time the lines through short parts of sequences that rows are
+            closest to. If no state is followed by one of a smaller number, each sequence is cut into K parts
+            instead.
         generator: source of the random numbers, on the CPU.
         iterations, tolerance: of the best start in all, as for :func:`climb_chain`.
     """
@@ -131,6 +140,8 @@ def best_chain(
             sequences, features = SequenceRows.of(model, x, lengths, weights, known), _features(model, x)
         if model.is_ordered:
             clusters = _cut(lengths, states, generator if number else None)
+        elif model.sites.covariates and number % 2 == 0:
+            clusters = _closest_lines(model, x, states, generator)
         else:
             space = whitened(features) if model.sites.full and number % 2 else features
             clusters = _clusters(space, states, known, generator)
@@ -179,6 +190,19 @@ def _features(model: ObservedChain, x: Tensor) -> Tensor:
         share = x[:, column] / (x[:, total] if total >= 0 else 1)
         parts.append(torch.where(share.isnan(), share.nanmean(), share).nan_to_num(0.0).unsqueeze(-1))
     return torch.cat(parts, -1)
+
+
+def _closest_lines(model: ObservedChain, x: Tensor, states: int, generator: torch.Generator) -> Tensor:
+    """Which of the regressions of K parts of successive rows is closest to each row, int64 [N]."""
+    inputs = with_one(x[:, model.sites.covariates].nan_to_num(0.0).double())
+    numbers = x[:, model.sites.numbers].double().nan_to_num(0.0)
+    length = min(PARTS * inputs.shape[1], len(x))
+    begins = torch.randint(len(x) - length + 1, (states, 1), generator=generator).to(x.device)
+    part = begins + torch.arange(length, device=x.device)
+    u, y = inputs[part], numbers[part]
+    ridge = RIDGE * torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
+    lines = torch.linalg.solve(u.mT @ u + ridge, u.mT @ y)
+    return (numbers - inputs @ lines).square().sum(-1).argmin(0)
 
 
 def _cut(lengths: Tensor, states: int, generator: torch.Generator | None) -> Tensor:

@@ -11,10 +11,20 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_fmvae.distributions import Columns, HiddenMarkov
+from pyro_fmvae.distributions import Columns, HiddenMarkov, NaturalDistribution
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.restated import log_beta
-from pyro_fmvae.models.packed_numbers import PackedNumbers, PackedObservations
+from pyro_fmvae.models.learnt_prior import LearntPrior
+from pyro_fmvae.models.packed_numbers import PackedObservations
+from pyro_fmvae.models.regressed_numbers import (
+    LINES,
+    LearntRegression,
+    RegressedNumbers,
+    at_zero,
+    drawn,
+    regressed_emission,
+    regression_prior,
+)
 from pyro_fmvae.models.table_posterior import TablePosterior
 from pyro_fmvae.models.table_sites import (
     NUMBERS,
@@ -44,6 +54,7 @@ class ChainSites(TableSites):
         transitions: those of the next states, [K, K], 0 for what does not happen.
         prior: hyperparameters of the columns.
         full: see :class:`ObservedMixture`.
+        covariates: columns that the means of the numbers are linear in; they count as left out.
     """
 
     apart = (START, TRANSITIONS)
@@ -56,8 +67,10 @@ class ChainSites(TableSites):
         transitions: Tensor,
         prior: TablePrior,
         full: bool,
+        covariates: Sequence[int] = (),
     ) -> None:
         super().__init__(levels, len(start), (), prior, full)
+        self.covariates = list(covariates) if self.numbers else []
         self.levels, self.trials = tuple(levels), dict(trials)
         self.start, self.transitions = start.double(), transitions.double()
 
@@ -72,13 +85,29 @@ class ChainSites(TableSites):
             found[parameter_of(SHARES)] = dist.Dirichlet(each).to_event(1).expand([self.components])
         return found
 
-    def observations(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+    def numbers_prior(self) -> Any:
+        """See :meth:`TableSites.numbers_prior`."""
+        given = super().numbers_prior()
+        return regression_prior(given, torch.ones(len(self.covariates))) if self.covariates else given
+
+    def learnt_prior(self) -> LearntPrior:
+        """See :meth:`TableSites.learnt_prior`."""
+        if not self.covariates:
+            return super().learnt_prior()
+        given = self.prior.numbers is not None
+        numbers, means = super().numbers_prior(), given and self.prior.learn_s0
+        return LearntRegression(numbers, given, means, len(self.covariates))
+
+    def observations(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Any]:
         """Values that each child observes, by site.
 
-        Successes are float64 [N, 2 C + 1]: successes, then failures of the C columns, both 0 where missing,
-        and the sum of the logarithms of binomial coefficients.
+        Beside covariates, numbers are :class:`RegressedNumbers`. Successes are float64 [N, 2 C + 1]:
+        successes, then failures of the C columns, both 0 where missing, and the sum of the logarithms of
+        binomial coefficients.
         """
-        found = super().observations(x, labels)
+        found: dict[str, Any] = super().observations(x, labels)
+        if self.covariates:
+            found[NUMBERS] = RegressedNumbers(x[:, self.numbers], x[:, self.covariates], self.full)
         if self.trials:
             taken, ones = x[:, list(self.trials)].double(), torch.ones(len(x), device=x.device)
             total = torch.stack([x[:, c] if c >= 0 else ones for c in self.trials.values()], -1)
@@ -88,28 +117,28 @@ class ChainSites(TableSites):
             found[SHARES] = torch.cat([yes, no, ways.sum(-1, keepdim=True)], -1)
         return found
 
-    def log_likelihoods(
-        self, child: str, values: Tensor | PackedNumbers, stats: Tensor, others: Tensor
-    ) -> Tensor:
+    def log_likelihoods(self, child: str, values: Any, stats: Tensor, others: Tensor) -> Tensor:
         """See :meth:`TableSites.log_likelihoods`."""
+        if isinstance(values, RegressedNumbers):
+            return values.log_likelihoods(stats)
         if child != SHARES:
             return super().log_likelihoods(child, values, stats, others)
-        assert isinstance(values, Tensor)
         return values[:, :-1] @ stats.transpose(-1, -2).flatten(-2).mT + values[:, -1:]
 
     def conjugate(
         self,
         child: str,
         prior: Tensor,
-        values: Tensor | PackedNumbers,
+        values: Any,
         gamma: Tensor,
         stats: Tensor,
         scale: Tensor | float = 1.0,
     ) -> Tensor:
         """See :meth:`TableSites.conjugate`."""
+        if isinstance(values, RegressedNumbers):
+            return values.update(prior, gamma, scale)
         if child != SHARES:
             return super().conjugate(child, prior, values, gamma, stats, scale)
-        assert isinstance(values, Tensor)
         return prior + scale * (gamma.mT @ values[:, :-1]).unflatten(-1, (2, -1)).transpose(-1, -2)
 
 
@@ -143,7 +172,8 @@ class SequenceRows:
         """Sequences of rows [N, D], whose lengths add up to N."""
         there = _places(lengths)
         weights = torch.ones(len(lengths), dtype=torch.float64) if weights is None else weights
-        gaps = model.sites.full and x[:, model.sites.numbers].isnan().any()
+        partial = model.sites.full and not model.sites.covariates
+        gaps = partial and x[:, model.sites.numbers].isnan().any()
         # packed rows with gaps leave out pairs of a row and a state that neighbours may ask for
         observations = model.sites.observations(x) if gaps else model.packed(x)
         return cls(observations, lengths, weights.to(x.device), there, states)
@@ -180,11 +210,17 @@ class ObservedChain(TablePosterior):
         z_1 ~ Categorical(π),  z_t+1 | z_t=j ~ Categorical(A_j),  π ~ Dirichlet(s),  A_j ~ Dirichlet(a_j),
 
     and given the state, a row is that of a component of an :class:`ObservedMixture`. A column of successes is
-    x | r=k ~ Binomial(n, φ_k) with φ_k ~ Beta(d0, d0). Missing entries are marginalised.
+    x | r=k ~ Binomial(n, φ_k) with φ_k ~ Beta(d0, d0). Beside covariates u, numbers are
+    x | r=k ~ N(W_k (1, u), Λ_k⁻¹). Missing entries are marginalised.
     """
 
     sites: ChainSites
-    program_names: Mapping[str, str] = {**TablePosterior.program_names, START: "start"}
+
+    @property
+    def program_names(self) -> Mapping[str, str]:  # type: ignore[override]
+        """See :class:`TablePosterior`."""
+        lines = {parameter_of(NUMBERS): LINES} if self.sites.covariates else {}
+        return {**TablePosterior.program_names, START: "start", **lines}
 
     @torch.no_grad()
     def chain(self, sequences: SequenceRows) -> Chain:
@@ -261,7 +297,8 @@ class ObservedChain(TablePosterior):
 
         Returns:
             Columns of numbers, counts, categories and successes in this order, 0 where missing, [B, T, D];
-            which of them are there, bool [B, T, D]; lengths [B]; weights [B]; numbers of trials [B, T, C].
+            which of them are there, bool [B, T, D]; lengths [B]; weights [B]; numbers of trials, then
+            covariates, [B, T, C + P].
 
         Raises:
             ValueError: a row misses some numbers, but not all, and covariances are full.
@@ -278,8 +315,14 @@ class ObservedChain(TablePosterior):
         there = _places(lengths)
         weights = torch.ones(len(lengths), dtype=rows.dtype) if weights is None else weights.to(rows)
         weights = weights.clamp(min=torch.finfo(rows.dtype).tiny)  # which Pyro refuses to be 0
-        trials = by_sequence(trials.nan_to_num(0.0).to(rows), there)
-        return by_sequence(rows, there), by_sequence(known, there), lengths, weights, trials
+        given = torch.cat([trials, x[:, sites.covariates]], -1).nan_to_num(0.0).to(rows)
+        return (
+            by_sequence(rows, there),
+            by_sequence(known, there),
+            lengths,
+            weights,
+            by_sequence(given, there),
+        )
 
     def program(self) -> Callable[..., None]:
         """The model as a plain Pyro program of :meth:`program_arguments`, with the learnt prior."""
@@ -287,24 +330,57 @@ class ObservedChain(TablePosterior):
         numbers = self.prior_of_numbers()
         first, later = (part.double().clamp(min=IMPOSSIBLE) for part in (sites.start, sites.transitions))
 
-        def model(x: Tensor, there: Tensor, lengths: Tensor, weights: Tensor, trials: Tensor) -> None:
+        def model(x: Tensor, there: Tensor, lengths: Tensor, weights: Tensor, given: Tensor) -> None:
             start = pyro.sample("start", dist.Dirichlet(first))
             with pyro.plate("states", states):
                 rows = pyro.sample(TRANSITIONS, dist.Dirichlet(later))
-                columns = Columns(*self.emissions(numbers, there, trials))
+                columns = Columns(*self.emissions(numbers, there, given))
             with pyro.plate("sequences", len(x)), poutine.scale(scale=weights):
                 pyro.sample("x", HiddenMarkov(start, rows, columns, x.shape[1], lengths), obs=x)
 
         return model
 
-    def emissions(self, numbers: Sequence[Tensor], there: Tensor, *trials: Tensor) -> Iterator[Distribution]:
-        """See :meth:`TablePosterior.emissions`; ``trials`` are numbers of trials [..., C]."""
-        yield from super().emissions(numbers, there)
+    def emissions(self, numbers: Sequence[Tensor], there: Tensor, *given: Tensor) -> Iterator[Distribution]:
+        """See :meth:`TablePosterior.emissions`; numbers of trials and covariates are given, [..., C + P]."""
+        trials, covariates = given[0].split([len(self.sites.trials), len(self.sites.covariates)], -1)
+        yield from super().emissions(numbers, there, covariates)
         if self.sites.trials:
             prior = dist.Beta(torch.full((len(self.sites.trials),), self.prior.d0), self.prior.d0)
             probs = pyro.sample(SHARES, prior.to_event(1))
             known = there[..., None, -len(self.sites.trials) :]
-            yield dist.Binomial(trials[0].unsqueeze(-2), probs).mask(known).to_event(1)
+            yield dist.Binomial(trials.unsqueeze(-2), probs).mask(known).to_event(1)
+
+    def emission_of_numbers(self, numbers: Sequence[Tensor], there: Tensor, *given: Tensor) -> Distribution:
+        """See :meth:`TablePosterior.emission_of_numbers`; covariates are given, [..., P]."""
+        if not self.sites.covariates:
+            return super().emission_of_numbers(numbers, there)
+        return regressed_emission(numbers, self.sites.full, given[0], there)
+
+    def program_numbers(self) -> Tensor:
+        """See :meth:`TablePosterior.program_numbers`."""
+        if not self.sites.covariates:
+            return super().program_numbers()
+        natural = self.natural(parameter_of(NUMBERS)).natural
+        return (
+            natural[:, 0] if self.sites.full else natural[..., : -len(self.sites.covariates)].transpose(0, 1)
+        )
+
+    def numbers(self) -> NaturalDistribution:
+        """The posterior of the states' means and precisions, where all covariates are 0."""
+        found = super().numbers()
+        return at_zero(found, self.sites.full) if self.sites.covariates else found
+
+    def slopes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Student-t posteriors of the slopes of the numbers in the covariates.
+
+        Returns:
+            Degrees of freedom, float64 [K, D or 1, 1], locations and scales, [K, D, P].
+        """
+        m, tril, a, rate = self.natural(parameter_of(NUMBERS)).standard
+        rows, columns = (part.square().sum(-1).unsqueeze(side) for part, side in ((tril, -2), (rate, -1)))
+        scales = (rows * columns / a[..., None, None]).sqrt()
+        loc, scale = (part[..., 1:].flatten(1, 2) for part in (m.mT, scales))
+        return 2 * a.unsqueeze(-1), loc, scale
 
     def start(self) -> Tensor:
         """E[π], float64 [K], 0 for states that are never the first."""
@@ -319,8 +395,10 @@ class ObservedChain(TablePosterior):
         concentration = self.natural(parameter_of(SHARES)).natural
         return concentration[..., 0] / concentration.sum(-1)
 
-    def log_predictives(self, child: str, values: Tensor) -> Tensor:
+    def log_predictives(self, child: str, values: Any) -> Tensor:
         """See :class:`TablePosterior`; of successes, by beta-binomial distributions."""
+        if isinstance(values, RegressedNumbers):
+            return values.log_predictives(self.natural(parameter_of(NUMBERS)).standard)
         if child != SHARES:
             return super().log_predictives(child, values)
         yes, no = values[:, :-1].chunk(2, -1)
@@ -337,9 +415,17 @@ class ObservedChain(TablePosterior):
         return table
 
     @torch.no_grad()
-    def draws(self, component: Tensor, trials: Sequence[float] = ()) -> Tensor:
-        """See :class:`TablePosterior`; ``trials`` are numbers of trials, for each column of successes."""
-        rows = super().draws(component)
+    def draws(
+        self, component: Tensor, trials: Sequence[float] = (), covariates: Tensor | None = None
+    ) -> Tensor:
+        """See :class:`TablePosterior`.
+
+        Args:
+            component: states [n].
+            trials: numbers of trials, for each column of successes.
+            covariates: [n, P].
+        """
+        rows = super().draws(component, covariates)
         for number, (column, total) in enumerate(self.sites.trials.items()):
             a, b = self.natural(parameter_of(SHARES)).natural[component, number].unbind(-1)
             count = trials[number] if total >= 0 else 1.0
@@ -347,6 +433,13 @@ class ObservedChain(TablePosterior):
             if total >= 0:
                 rows[:, total] = count
         return rows
+
+    def draw_numbers(self, component: Tensor, *given: Any) -> Tensor:
+        """See :meth:`TablePosterior.draw_numbers`; covariates are given, [n, P]."""
+        if not self.sites.covariates:
+            return super().draw_numbers(component)
+        own = tuple(part[component] for part in self.natural(parameter_of(NUMBERS)).standard)
+        return drawn(own, *given)
 
 
 def _places(lengths: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Distribution
 
 from pyro_fmvae.distributions import COLUMN_NORMAL_GAMMA, GAMMA, NORMAL_GAMMA, NaturalDistribution
 from pyro_fmvae.distributions.category import codes_below, of_category
-from pyro_fmvae.distributions.exponential_family import natural_prior
+from pyro_fmvae.distributions.exponential_family import natural_prior, unwrap
 from pyro_fmvae.distributions.marginal_component import marginal_log_predictive
 from pyro_fmvae.distributions.poisson_component import log_predictive_counts
 from pyro_fmvae.infer.posteriors import NaturalPosterior, PosteriorDict, random_posterior
@@ -52,11 +52,10 @@ class TablePosterior(nn.Module):
 
     def __init__(self, sites: TableSites, learn_prior: bool = False) -> None:
         super().__init__()
-        self.sites, self.components, prior = sites, sites.components, sites.prior
+        self.sites, self.components = sites, sites.components
         self.learnt: LearntPrior | None = None
         if learn_prior and sites.numbers:
-            given = prior.numbers is not None
-            self.learnt = LearntPrior(sites.numbers_prior(), given, given and prior.learn_s0)
+            self.learnt = sites.learnt_prior()
         self._known: dict[str, NaturalDistribution] = {}
         self._made: dict[torch.device, tuple[list[Tensor], dict[str, NaturalDistribution]]] = {}
         self.posteriors = PosteriorDict()
@@ -75,6 +74,10 @@ class TablePosterior(nn.Module):
         if known is None or known.natural.device != value.device or not torch.equal(known.natural, value):
             known = self._known[name] = posterior.kind(value.clone(), validate_args=False)
         return known
+
+    def numbers(self) -> NaturalDistribution:
+        """The posterior of the components' means and precisions."""
+        return self.natural(parameter_of(NUMBERS))
 
     def posterior_of(self, name: str) -> NaturalPosterior:
         """The posterior of a site's parameters, as a module."""
@@ -164,7 +167,7 @@ class TablePosterior(nn.Module):
         """A typical row of each component: means, rates, and the most probable categories, [K, D]."""
         rows = torch.zeros(self.sites.components, self.sites.width, device=self.device)
         if self.sites.numbers:
-            rows[:, self.sites.numbers] = self.natural(parameter_of(NUMBERS)).loc.to(rows)  # type: ignore[attr-defined]
+            rows[:, self.sites.numbers] = self.numbers().loc.to(rows)  # type: ignore[attr-defined]
         if self.sites.counted:
             rows[:, self.sites.counted] = self.rates().to(rows)
         for column, _ in self.sites.categories:
@@ -188,17 +191,27 @@ class TablePosterior(nn.Module):
         return GAMMA.predictive_poisson((shape[component], rate[component]), torch.float64)
 
     @torch.no_grad()
-    def draws(self, component: Tensor) -> Tensor:
-        """Draw a row from the posterior predictive of each of the given components [n]: [n, D]."""
+    def draws(self, component: Tensor, *given: Any) -> Tensor:
+        """Draw a row from the posterior predictive of each of the given components [n]: [n, D].
+
+        Args:
+            component: [n].
+            given: what a subclass's columns of numbers depend on.
+        """
         rows = torch.zeros(len(component), self.sites.width, device=component.device)
         if self.sites.numbers and len(component):
-            rows[:, self.sites.numbers] = self.predictive(component).sample().to(rows)
+            rows[:, self.sites.numbers] = self.draw_numbers(component, *given).to(rows)
         if self.sites.counted:
             rows[:, self.sites.counted] = self.predictive_counts(component).sample().to(rows)
         for column, _ in self.sites.categories:
             probs = self.probs(column_site(column))[component]
             rows[:, column] = Categorical(probs=probs, validate_args=False).sample().to(rows)
         return rows
+
+    def draw_numbers(self, component: Tensor, *given: Any) -> Tensor:
+        """Draw the columns of numbers: see :meth:`draws`."""
+        drawn: Tensor = self.predictive(component).sample()
+        return drawn
 
     def log_predictives(self, child: str, values: Tensor) -> Tensor:
         """Log of the predictive density of what a child observes, under each component: float64 [B, K]."""
@@ -250,28 +263,23 @@ class TablePosterior(nn.Module):
         """Standard parameters of the prior of a component's numbers, if it has any, float64."""
         if not self.sites.numbers:
             return []
-        given = self.sites.numbers_prior() if self.learnt is None else self.learnt.distribution(self.device)
+        of_sites = (
+            self.sites.numbers_prior() if self.learnt is None else self.learnt.distribution(self.device)
+        )
+        given: Any = unwrap(of_sites)
         return [part.double() for part in given.standard]
 
-    def emissions(self, numbers: Sequence[Tensor], there: Tensor) -> Iterator[Distribution]:
+    def emissions(self, numbers: Sequence[Tensor], there: Tensor, *given: Tensor) -> Iterator[Distribution]:
         """Distributions of the columns in each component, with sample statements of their parameters.
 
         Args:
             numbers: :meth:`prior_of_numbers`.
             there: which columns are there, as of :meth:`program_rows`, bool [..., D].
+            given: what a subclass's columns of numbers depend on.
         """
         sites, place = self.sites, len(self.sites.numbers)
-        if place and sites.full:
-            loc, s, a, tril = numbers
-            df, rates = 2 * a + place - 1, 2 * tril @ tril.mT
-            precision = pyro.sample("precisions", dist.Wishart(df, precision_matrix=rates))
-            locs = pyro.sample("means", dist.MultivariateNormal(loc, precision_matrix=s * precision))
-            yield dist.MultivariateNormal(locs, precision_matrix=precision).mask(there[..., :1])
-        elif place:
-            loc, s, a, rate = numbers
-            precision = pyro.sample("precisions", dist.Gamma(a, rate).to_event(1))
-            locs = pyro.sample("means", dist.Normal(loc, (s * precision).rsqrt()).to_event(1))
-            yield dist.Normal(locs, precision.rsqrt()).mask(there[..., None, :place]).to_event(1)
+        if place:
+            yield self.emission_of_numbers(numbers, there[..., :place], *given)
         if sites.counted:
             zeros = torch.zeros(len(sites.counted))
             shape, rate = (torch.as_tensor(part).to(zeros) + zeros for part in sites.prior.rates)
@@ -284,13 +292,30 @@ class TablePosterior(nn.Module):
             yield dist.Categorical(probs).mask(there[..., place, None])
             place += 1
 
+    def emission_of_numbers(self, numbers: Sequence[Tensor], there: Tensor, *given: Tensor) -> Distribution:
+        """The distribution of the columns of numbers: see :meth:`emissions`."""
+        loc, s, a, rate = numbers
+        if self.sites.full:
+            df, rates = 2 * a + len(loc) - 1, 2 * rate @ rate.mT
+            precision = pyro.sample("precisions", dist.Wishart(df, precision_matrix=rates))
+            locs = pyro.sample("means", dist.MultivariateNormal(loc, precision_matrix=s * precision))
+            return dist.MultivariateNormal(locs, precision_matrix=precision).mask(there[..., :1])
+        precision = pyro.sample("precisions", dist.Gamma(a, rate).to_event(1))
+        locs = pyro.sample("means", dist.Normal(loc, (s * precision).rsqrt()).to_event(1))
+        return dist.Normal(locs, precision.rsqrt()).mask(there.unsqueeze(-2)).to_event(1)
+
     def program_state(self) -> dict[str, Tensor]:
         """The posterior as a state of ``AutoConjugate(program, structured=True)``."""
         state = {}
         for name in self.natural_priors():
-            natural = self.natural(name).natural.clone()
-            if name == parameter_of(NUMBERS) and not self.sites.full:
-                m, s, a, rate = COLUMN_NORMAL_GAMMA.unpack(natural)
-                natural = NORMAL_GAMMA.natural(m.unsqueeze(-1), s, a, rate.unsqueeze(-1))
-            state[f"posteriors.{self.program_names.get(name, child_of(name))}.natural"] = natural
+            natural = self.program_numbers() if name == parameter_of(NUMBERS) else self.natural(name).natural
+            state[f"posteriors.{self.program_names.get(name, child_of(name))}.natural"] = natural.clone()
         return state
+
+    def program_numbers(self) -> Tensor:
+        """λ of the columns of numbers as the program's posterior has it."""
+        natural = self.natural(parameter_of(NUMBERS)).natural
+        if self.sites.full:
+            return natural
+        m, s, a, rate = COLUMN_NORMAL_GAMMA.unpack(natural)
+        return NORMAL_GAMMA.natural(m.unsqueeze(-1), s, a, rate.unsqueeze(-1))

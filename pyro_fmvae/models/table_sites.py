@@ -128,6 +128,11 @@ class TableSites:
             return NormalWishart(zero, prior.s0, prior.a0, prior.b0**0.5)
         return ColumnNormalGamma(zero, zero + prior.s0, zero + prior.a0, zero + prior.b0)
 
+    def learnt_prior(self) -> LearntPrior:
+        """The prior of a component's numbers, to be learnt."""
+        given = self.prior.numbers is not None
+        return LearntPrior(self.numbers_prior(), given, given and self.prior.learn_s0)
+
     def _categorical(self) -> Iterator[tuple[str, int, float]]:
         """Name, size and concentration of each child with categories."""
         for column, size in self.categories:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.stats import beta  # type: ignore[import-untyped]
+from scipy.stats import beta, t  # type: ignore[import-untyped]
 from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted
@@ -29,6 +29,7 @@ from pyro_fmvae.models.observed_chain import (
     ObservedChain,
     SequenceRows,
 )
+from pyro_fmvae.models.regressed_numbers import LINES
 from pyro_fmvae.models.table_sites import LEFT_OUT, column_site, parameter_of
 from pyro_fmvae.sklearn.sequences import GivenSequences, weights_of_sequences
 from pyro_fmvae.sklearn.standardisation import Standardisation
@@ -54,6 +55,8 @@ class ChainInterval(NamedTuple):
     """Ends for the states' rates, over the columns of counts, [2, K, D]."""
     probabilities: dict[int, np.ndarray]
     """Ends for the probabilities of categories, or of failure and success, by column: [2, K, L]."""
+    coef: np.ndarray
+    """Ends for the slopes in the covariates, [2, K, D, P]."""
 
 
 class Forecast(NamedTuple):
@@ -102,6 +105,9 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         rate_prior: shape of the Gamma prior of a state's rates, whose mean is the data's.
         binomial_features: a dictionary from columns of successes to columns of numbers of trials, by index or
             by name. Numbers of trials are known and not modelled.
+        covariate_features: columns of numbers that are known and not modelled, by index or by name. In each
+            state, the means of the other columns of numbers are linear in them; those of the steps before
+            make an autoregressive model. Rows that miss one of them count as if their numbers were missing.
         algorithm: what :meth:`predict` gives: "viterbi", the most probable path, or "map", the most probable
             state of each step.
         tol: an update that gains less, in nats per row, is the last.
@@ -115,7 +121,9 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         n_components_: K.
         startprob_: posterior means of the probabilities of the first state, [K].
         transmat_: those of the next state, a row for each state, [K, K].
-        means_: posterior means of the states' means, of the columns of numbers, [K, D].
+        means_: posterior means of the states' means, of the columns of numbers, [K, D]; where covariates are
+            at their means.
+        coef_: posterior means of the slopes of these columns in the covariates, [K, D, P].
         covariances_: inverses of the expected precisions, [K, D, D], or [K, D] if diagonal.
         rates_: posterior means of the rates, of the columns of counts, [K, D].
         probabilities_: probabilities of the categories, or of failure and success, by column: arrays [K, L].
@@ -176,6 +184,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         count_features: ArrayLike | None = None,
         rate_prior: float = 1.0,
         binomial_features: Mapping[Any, Any] | None = None,
+        covariate_features: ArrayLike | None = None,
         algorithm: str = "viterbi",
         tol: float = 1e-5,
         max_iter: int = 500,
@@ -199,6 +208,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         self.count_features = count_features
         self.rate_prior = rate_prior
         self.binomial_features = binomial_features
+        self.covariate_features = covariate_features
         self.algorithm = algorithm
         self.tol = tol
         self.max_iter = max_iter
@@ -322,7 +332,14 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         self._ahead[sequence] = found[-1].numpy()
         return found.numpy()
 
-    def forecast(self, steps: int, X: Any = None, lengths: Any = None, probability: float = 0.95) -> Forecast:
+    def forecast(
+        self,
+        steps: int,
+        X: Any = None,
+        lengths: Any = None,
+        probability: float = 0.95,
+        covariates: ArrayLike | None = None,
+    ) -> Forecast:
         """Forecast the steps after the end of sequences.
 
         Intervals are equal-tailed, each of its own step and column, by 4,000 draws of the state and the row.
@@ -331,6 +348,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             steps: h, how many.
             X, lengths: sequences; None: those of the last fit, with what was appended.
             probability: of each interval, in (0, 1).
+            covariates: of the steps to come, [h, P], or [B, h, P] of several sequences.
 
         Returns:
             Arrays [h, ...], or [B, h, ...] if the sequences are given by ``lengths`` or as a list.
@@ -350,22 +368,37 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             ahead = ahead @ self.transmat_
             states.append(ahead)
         probs = np.stack(states, 1)
+        mean, known = probs @ self.state_means(), list(self._columns.covariates)
+        inputs = self._inputs(covariates, probs.shape[:2] if several else (steps,))
+        if inputs is not None:
+            inputs = inputs.expand(*probs.shape[:2], -1)
+            apart = inputs.numpy() * self._columns.scale[known]
+            mean[..., known] += apart
+            mean[..., self._columns.numbers] += np.einsum("bhk,kdp,bhp->bhd", probs, self.coef_, apart)
+            inputs = inputs.unsqueeze(2).expand(-1, -1, DRAWS, -1).flatten(0, 2)
         with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
             number = torch.multinomial(torch.as_tensor(probs).flatten(0, 1), DRAWS, replacement=True)
-            rows = self._drawn(number.flatten()).reshape(*probs.shape[:2], DRAWS, -1)
+            rows = self._drawn(number.flatten(), inputs).reshape(*probs.shape[:2], DRAWS, -1)
         tails = np.array([1 - probability, 1 + probability]) / 2
         lower, upper = np.quantile(rows, tails, axis=2)
-        found = probs, probs @ self.state_means(), lower, upper
+        found = probs, mean, lower, upper
         return Forecast(*(found if several else (part[0] for part in found)))
 
-    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    def sample(
+        self, n_samples: int = 1, covariates: ArrayLike | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Draw one sequence from the posterior predictive distribution, start and transitions at their means.
+
+        Args:
+            n_samples: steps.
+            covariates: of the steps, [n_samples, P].
 
         Returns:
             Rows [n_samples, D], and their states, int64 [n_samples].
         """
         check_is_fitted(self)
         check_scalar(n_samples, "n_samples", Integral, min_val=1)
+        inputs = self._inputs(covariates, (n_samples,))
         with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
             below = np.cumsum(np.vstack([self.startprob_, self.transmat_]), 1)
             path = [-1]
@@ -374,7 +407,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
                     int(np.searchsorted(below[path[-1] + 1], draw * below[path[-1] + 1, -1], "right"))
                 )
             states = np.array(path[1:])
-            return self._drawn(torch.as_tensor(states)), states
+            return self._drawn(torch.as_tensor(states), inputs), states
 
     def credible_interval(
         self, probability: float = 0.95, X: Any = None, lengths: Any = None, n_draws: int | None = None
@@ -410,12 +443,18 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
                 share = draws[SHARES][..., number]
                 probs[column] = np.stack([1 - share, share], -1)
             none = np.empty((n_draws, self.n_components_, 0))
+            slopes = np.empty((2, *none.shape[1:], 0))
+            if LINES in draws:
+                lines = draws[LINES].swapaxes(2, 3) if model.sites.full else draws[LINES].swapaxes(1, 2)
+                numbers = self._columns.numbers
+                draws["means"] = lines[..., 0] * self._columns.scale[numbers] + self._columns.centre[numbers]
+                slopes = np.quantile(lines[..., 1:] * self._units, tails, axis=0)
             start, transitions, means, rates = (
                 np.quantile(draws.get(name, none), tails, axis=0)
                 for name in ("start", TRANSITIONS, "means", "rates")
             )
             ends = {column: np.quantile(part, tails, axis=0) for column, part in probs.items()}
-            return ChainInterval(start, transitions, means, rates, ends)
+            return ChainInterval(start, transitions, means, rates, ends, slopes)
         found = {
             column: _dirichlet_ends(model.natural(parameter_of(site)).natural, tails)
             for column, site in categories.items()
@@ -427,7 +466,11 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         start, transitions = (
             _dirichlet_ends(model.natural(name).natural, tails) for name in (START, TRANSITIONS)
         )
-        return ChainInterval(start, transitions, *self._ends(model, tails), found)
+        slopes = np.empty((2, self.n_components_, 0, 0))
+        if self._columns.covariates:
+            df, loc, scale = (part.numpy() for part in model.slopes())
+            slopes = t.ppf(tails[:, None, None, None], df, loc, scale) * self._units
+        return ChainInterval(start, transitions, *self._ends(model, tails), found, slopes)
 
     # ------------------------------------------------------------------ the program
 
@@ -474,6 +517,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         return {
             "levels": list(columns.levels),
             "columns": {name: torch.as_tensor(array) for name, array in arrays.items()},
+            "covariates": list(columns.covariates),
             "trials": self._trials,
             "typical": self._typical,
             "shape": self._rates[0],
@@ -492,7 +536,8 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         """Take over the :meth:`state` of an estimator that has the same arguments."""
         self.n_features_in_ = len(state["levels"])
         arrays = {name: tensor.numpy() for name, tensor in state["columns"].items()}
-        self._columns = Standardisation(tuple(state["levels"]), **arrays)
+        covariates = tuple(state["covariates"])
+        self._columns = Standardisation(tuple(state["levels"]), **arrays, covariates=covariates)
         self._trials, self._typical = state["trials"], state["typical"]
         self._rates, prior = (state["shape"], state["rates"]), state["prior"]
         kind = NormalWishart if self.covariance_type == "full" else ColumnNormalGamma
@@ -522,13 +567,11 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
     def _describe(self, x: np.ndarray, weights: np.ndarray) -> None:
         """Say what the columns are."""
         categorical, counted = self._indices("categorical_features"), self._indices("count_features")
-        pairs = self._pairs()
-        own = [*categorical, *counted, *pairs, *pairs.values()]
+        pairs, covariates = self._pairs(), self._indices("covariate_features")
+        own = [*categorical, *counted, *pairs, *pairs.values(), *covariates]
         if len(set(own)) < len(own):
             twice = next(column for column in own if own.count(column) > 1)
-            raise ValueError(
-                f"binomial_features: expected a column to be of one kind, got column {twice} twice"
-            )
+            raise ValueError(f"X: expected a column to be of one kind, got column {twice} twice")
         whole = [*counted, *pairs, *pairs.values()]
         columns = Standardisation.of(x, weights, categorical, whole)
         levels, rates = np.array(columns.levels), dict(zip(whole, columns.rates, strict=True))
@@ -537,7 +580,11 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         self._trials = {column: -1 for column in binary} | pairs
         self._typical = [_median(x[:, total]) if total >= 0 else 1.0 for total in self._trials.values()]
         own_rates = np.array([rates[column] for column in counted])
-        self._columns = Standardisation(tuple(levels.tolist()), columns.centre, columns.scale, own_rates)
+        self._columns = Standardisation(
+            tuple(levels.tolist()), columns.centre, columns.scale, own_rates, tuple(covariates)
+        )
+        if covariates and not len(self._columns.numbers):
+            raise ValueError("covariate_features: expected a column of numbers beside them, got none")
         self._rates = self._columns.rate_prior(self.rate_prior, float(weights.sum()))
 
     def _checked(self, X: ArrayLike, reset: bool) -> np.ndarray:
@@ -545,7 +592,26 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         for yes, total in self._pairs().items():
             if (rows[:, yes] > rows[:, total]).any():
                 raise ValueError(f"X: expected no more successes than trials, got more in column {yes}")
+        if covariates := self._indices("covariate_features"):
+            kinds = self._indices("categorical_features"), self._indices("count_features")
+            known = {*covariates, *kinds[0], *kinds[1], *self._pairs(), *self._pairs().values()}
+            numbers = [column for column in range(rows.shape[1]) if column not in known]
+            gone = np.isnan(rows[:, covariates]).any(1, keepdims=True)
+            rows[:, numbers] = np.where(gone, np.nan, rows[:, numbers])
         return rows
+
+    def _inputs(self, covariates: ArrayLike | None, shape: tuple[int, ...]) -> Tensor | None:
+        """Standardised covariates of a given shape [..., P]; None if the model has none."""
+        known = list(self._columns.covariates)
+        if covariates is None and not known:
+            return None
+        found = np.asarray([] if covariates is None else covariates, dtype=np.float64)
+        if found.shape != (*shape, len(known)) or not np.isfinite(found).all():
+            wanted = [*shape, len(known)] if known else None
+            raise ValueError(
+                f"covariates: expected finite numbers of shape {wanted}, got {list(found.shape)}"
+            )
+        return torch.as_tensor((found - self._columns.centre[known]) / self._columns.scale[known])
 
     def _pairs(self) -> dict[int, int]:
         """Columns of successes, each with that of the numbers of trials."""
@@ -585,8 +651,10 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             rates=self._rates,
         )
         chances, full = (torch.tensor(start), torch.tensor(transitions)), self.covariance_type == "full"
+        covariates = self._columns.covariates
+        levels = [LEFT_OUT if c in covariates else level for c, level in enumerate(self._columns.levels)]
         with device:
-            sites = ChainSites(self._columns.levels, self._trials, *chances, prior, full)
+            sites = ChainSites(levels, self._trials, *chances, prior, full, covariates)
             model = ObservedChain(sites, learn_prior=self.covariance_prior is None)
         return model.to(device)
 
@@ -605,6 +673,9 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         self._chain, self.n_components_ = chain, chain.components
         self.startprob_, self.transmat_ = chain.start().numpy(), chain.transitions().numpy()
         self._publish(chain)
+        self.__dict__.pop("coef_", None)
+        if self._columns.covariates:
+            self.coef_ = chain.slopes()[1].numpy() * self._units
         if self._trials:
             shares = chain.shares().numpy()
             for number, column in enumerate(self._trials):
@@ -646,13 +717,29 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         device = resolve_device(self.device)
         return self._chain if device.type == "cpu" else deepcopy(self._chain).to(device)
 
-    def _drawn(self, states: Tensor) -> np.ndarray:
-        return self._columns.in_units(self._chain.draws(states, self._typical))
+    @property
+    def _units(self) -> np.ndarray:
+        """Units of the slopes, [D, P]."""
+        scale, columns = self._columns.scale, self._columns
+        units: np.ndarray = scale[columns.numbers][:, None] / scale[list(columns.covariates)]
+        return units
+
+    def _drawn(self, states: Tensor, covariates: Tensor | None) -> np.ndarray:
+        rows = self._columns.in_units(self._chain.draws(states, self._typical, covariates))
+        if covariates is not None:
+            known = list(self._columns.covariates)
+            rows[:, known] = covariates.numpy() * self._columns.scale[known] + self._columns.centre[known]
+        return rows
 
     def state_means(self) -> np.ndarray:
-        """Mean of each column in each state, [K, D]; of a column of categories, the mean of their numbers."""
+        """Mean of each column in each state, [K, D]; of a column of categories, the mean of their numbers.
+
+        Covariates are at their means.
+        """
         check_is_fitted(self)
         sites, found = self._chain.sites, np.zeros((self.n_components_, self.n_features_in_))
+        known = list(self._columns.covariates)
+        found[:, known] = self._columns.centre[known]
         for column, probs in self.probabilities_.items():
             found[:, column] = probs @ np.arange(probs.shape[1])
         for number, (column, total) in enumerate(self._trials.items()):

@@ -33,12 +33,14 @@ class Standardisation:
         centre: weighted means of the numbers, 0 for categories and counts, float64 [D].
         scale: their standard deviations, 1 for constant columns, categories and counts, float64 [D].
         rates: weighted means of the counts, float64 [D of counts].
+        covariates: indices of columns of numbers that are known and not modelled.
     """
 
     levels: tuple[int, ...]
     centre: np.ndarray
     scale: np.ndarray
     rates: np.ndarray
+    covariates: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -89,8 +91,8 @@ class Standardisation:
 
     @property
     def numbers(self) -> np.ndarray:
-        """Indices of the columns of numbers."""
-        return np.flatnonzero(np.array(self.levels) == 0)
+        """Indices of the columns of numbers that are modelled."""
+        return np.setdiff1d(np.flatnonzero(np.array(self.levels) == 0), self.covariates)
 
     def standardised(self, X: np.ndarray, device: torch.device) -> Tensor:
         """Rows as the model takes them, float64 [N, D].
@@ -111,10 +113,11 @@ class Standardisation:
 
     def log_scales(self, X: np.ndarray) -> np.ndarray:
         """Log of the volume by which the units of a row differ, of the numbers that are there, [N]."""
-        missing = np.isnan(X)
+        numbers = self.numbers
+        missing, logs = np.isnan(X[:, numbers]), np.log(self.scale[numbers])
         if not missing.any():
-            return np.full(len(X), np.log(self.scale).sum())
-        return np.where(missing, 0.0, np.log(self.scale)).sum(1)
+            return np.full(len(X), logs.sum())
+        return np.where(missing, 0.0, logs).sum(1)
 
     def rate_prior(self, shape: float, total_weight: float) -> tuple[float, Tensor]:
         """Shape and rates [D of counts] of the Gammas over the components' rates, around the columns' means.

@@ -20,7 +20,7 @@ from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.infer import AutoConjugate
 from pyro_fmvae.models.table_posterior import TablePosterior
-from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, column_site, parameter_of
+from pyro_fmvae.models.table_sites import COUNTED, column_site, parameter_of
 from pyro_fmvae.sklearn.standardisation import Standardisation
 
 LARGEST: Final = 1e100
@@ -95,7 +95,7 @@ class TableEstimator(RowEstimator):
             self.rates_ = model.rates().numpy()
         if not model.sites.numbers:
             return
-        m, s, a, rate = (part.numpy() for part in model.natural(parameter_of(NUMBERS)).standard)
+        m, s, a, rate = (part.numpy() for part in model.numbers().standard)
         numbers = self._columns.numbers
         centre, scale = self._columns.centre[numbers], self._columns.scale[numbers]
         self.means_, self.mean_precision_ = m * scale + centre, s
@@ -111,7 +111,7 @@ class TableEstimator(RowEstimator):
         sites, natural = model.sites, model.natural
         means = rates = np.empty((2, sites.components, 0))
         if sites.numbers:
-            _, s, a, rate = (part.numpy() for part in natural(parameter_of(NUMBERS)).standard)
+            _, s, a, rate = (part.numpy() for part in model.numbers().standard)
             if sites.full:
                 s, a, rate = s[:, None], a[:, None], (rate**2).sum(-1)  # B_dd, of B = LLᵀ
             spread = np.sqrt(rate / (a * s)) * self._columns.scale[sites.numbers]

@@ -448,6 +448,85 @@ def test_updates_are_at_most_as_many_as_are_allowed(table, starts, updates):
     assert model.n_iter_ == len(model.lower_bounds_) == updates
 
 
+@pytest.fixture(scope="module")
+def slopes():
+    """Steps whose two numbers are linear in two covariates, with other slopes in each of two states."""
+    rng = np.random.default_rng(0)
+    path = np.repeat(rng.integers(2, size=20), 20)
+    covariates = rng.normal([5, 0], [3, 1], size=(400, 2))
+    coef = np.array([[[1, 0], [0, 2]], [[-1, 0], [0, -2]]])
+    y = np.einsum("ndp,np->nd", coef[path], covariates - [5, 0]) + rng.normal([10, 0], 0.5, size=(400, 2))
+    return np.column_stack([y[:, 0], covariates, y[:, 1]]), path, coef
+
+
+@pytest.mark.parametrize("kind", ["full", "diag"])
+def test_states_are_told_apart_by_slopes(slopes, kind, clean_slate):
+    x, path, coef = slopes
+    x = x.copy()
+    x[::37, [0, 3]] = x[5, 1] = np.nan
+    lengths = [150, 250]
+    model = HiddenMarkovModel(2, covariance_type=kind, covariate_features=[1, 2], random_state=0)
+    model.fit(x, lengths=lengths)
+    found = model.predict(x, lengths=lengths)
+    order = [0, 1] if np.mean(found == path) > 0.5 else [1, 0]
+    assert np.mean(np.array(order)[found] == path) > 0.99
+    np.testing.assert_allclose(model.coef_[order], coef, atol=0.1)
+    np.testing.assert_allclose(model.means_, [[10, 0], [10, 0]], atol=0.5)  # at the covariates' means
+    arguments = model.model_arguments(x, lengths)
+    scales = model._columns.log_scales(model._checked(x, False)).sum()
+    bound = -TraceConjugate_ELBO().loss(model.model_, model.guide_, *arguments) - scales
+    assert bound == pytest.approx(model.lower_bound_, rel=1e-9)
+    assert np.diff(model.lower_bounds_).min() > -1e-7
+    ends, drawn = model.credible_interval(0.9), model.credible_interval(0.9, x, lengths, n_draws=300)
+    width = (ends.coef[1] - ends.coef[0]).mean()
+    np.testing.assert_allclose(ends.coef, drawn.coef, atol=0.4 * width)
+    np.testing.assert_allclose(ends.means, drawn.means, atol=0.4 * (ends.means[1] - ends.means[0]).mean())
+    again = clone(model).restore(model.state())
+    assert again.score(x, lengths=lengths) == model.score(x, lengths=lengths)
+    whole = model.score(np.delete(x, 5, 0)[:100]) - model.score(x[:100])
+    gap = x[:101].copy()
+    gap[5, [0, 3]] = np.nan  # a row without a covariate tells no more than one without numbers
+    assert np.isfinite(whole) and model.score(x[:101]) == model.score(gap)
+
+
+def test_forecasts_know_the_covariates(slopes):
+    x, _, _ = slopes
+    model = HiddenMarkovModel(2, covariate_features=[1, 2], random_state=0).fit(x)
+    ahead = np.array([[8.0, 1.0], [2.0, -1.0]])
+    forecast = model.forecast(2, covariates=ahead)
+    np.testing.assert_allclose(forecast.mean[:, [1, 2]], ahead)
+    means = model.means_ + np.einsum("kdp,hp->hkd", model.coef_, ahead - x[:, [1, 2]].mean(0))
+    np.testing.assert_allclose(
+        forecast.mean[:, [0, 3]], np.einsum("hk,hkd->hd", forecast.states, means), atol=1e-9
+    )
+    rows, states = model.sample(2_000, np.tile(ahead, (1_000, 1)))
+    drawn = np.stack([rows[0::2][states[0::2] == k][:, [0, 3]].mean(0) for k in range(2)])
+    np.testing.assert_allclose(drawn, means[0], atol=0.15)
+    several = model.forecast(2, x, [200, 200], covariates=np.stack([ahead, ahead]))
+    np.testing.assert_allclose(several.mean[1], forecast.mean, atol=1e-9)
+    with pytest.raises(ValueError, match=r"covariates: expected finite numbers of shape \[2, 2\], got \[0\]"):
+        model.forecast(2)
+    with pytest.raises(ValueError, match=r"covariates: expected finite numbers of shape None"):
+        HiddenMarkovModel(1).fit(x).sample(2, ahead)
+    with pytest.raises(ValueError, match="covariate_features: expected a column of numbers beside them"):
+        HiddenMarkovModel(1, covariate_features=[0, 1, 2, 3]).fit(x)
+    with pytest.raises(ValueError, match="got column 1 twice"):
+        HiddenMarkovModel(1, covariate_features=[1], categorical_features=[1]).fit(np.abs(x) // 1)
+
+
+def test_the_step_before_makes_an_autoregressive_model():
+    """One state is a Bayesian regression: its slope and noise are those of least squares on many steps."""
+    rng = np.random.default_rng(0)
+    series = np.zeros(1500)
+    for step in range(1, 1500):
+        series[step] = 1 + 0.95 * series[step - 1] + rng.normal(0, 0.1)
+    before = np.concatenate([[np.nan], series[:-1]])
+    model = HiddenMarkovModel(1, covariate_features=[1]).fit(np.column_stack([series, before]))
+    slope, _ = np.polyfit(before[1:], series[1:], 1)
+    assert model.coef_.item() == pytest.approx(slope, abs=2e-3)
+    assert model.covariances_.item() == pytest.approx(0.01, rel=0.1)
+
+
 def test_what_is_wrong_is_said(table):
     x, _ = table
     with pytest.raises(ValueError, match=r"lengths: expected integers >= 1 whose sum is 300"):
