@@ -158,12 +158,14 @@ class ExponentialFamily(ABC):
             is a product of two elements, or a square. Empty for a family that takes no part in plain
             programs; one that does implements :meth:`size`, :meth:`locate` and what they say.
         domain: what :meth:`in_domain` asks for, in words for an error message.
+        is_sparse: whether t lacks the products of some pairs of elements; :meth:`locate` gives -1 there.
     """
 
     distribution: ClassVar[Any]
     names: ClassVar[tuple[str, ...]]
     monomials: ClassVar[frozenset[tuple[str, ...]]] = frozenset()
     domain: ClassVar[str] = "a proper member"
+    is_sparse: ClassVar[bool] = False
 
     @abstractmethod
     def natural(self, *standard: Tensor) -> Tensor:
@@ -227,6 +229,11 @@ class ExponentialFamily(ABC):
         stats = self.mean_stats(natural) if stats is None else stats
         gap = ((natural - prior) * stats).sum(-1)
         return gap - self.log_normalizer(natural) + self.log_normalizer(prior)
+
+    def entropy(self, natural: Tensor) -> Tensor:
+        """The entropy [...] at λ [..., P]."""
+        entropy: Tensor = self.member(*self.unpack(natural)).entropy()
+        return entropy
 
     def stats_from_standard(self, *standard: Tensor) -> Tensor:
         """E[t] [..., P] at standard parameters. Override it where λ would lose digits of them."""
@@ -319,6 +326,13 @@ class ExponentialFamily(ABC):
             -1 where t does not hold the product of these elements.
         """
         raise NotImplementedError(f"{type(self).__name__} takes no part in plain programs: it has no locate")
+
+    def pairs(self, event: torch.Size, device: torch.device) -> Tensor:
+        """The elements of the products that t has, for a family of locations: int64 [2, ...].
+
+        Its statistics are the elements themselves and these products, in this order.
+        """
+        return torch.zeros(2, 1, dtype=torch.int64, device=device)
 
     def multiplicity(self, event: torch.Size) -> Tensor | None:
         """How many times its monomial each entry of t is, float64 [P]; None if all are 1.

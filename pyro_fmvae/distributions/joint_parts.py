@@ -8,7 +8,8 @@ Section 2.3.6.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -28,9 +29,11 @@ from pyro_fmvae.distributions.gamma import NaturalGamma
 from pyro_fmvae.distributions.inverse_gamma import NaturalInverseGamma
 from pyro_fmvae.distributions.matrix_normal_wishart import MATRIX_NORMAL_WISHART, NaturalMatrixNormalWishart
 from pyro_fmvae.distributions.multivariate_normal import (
+    FEW,
     MULTIVARIATE_NORMAL,
     MatrixNormal,
     NaturalMultivariateNormal,
+    sparse_kind,
 )
 from pyro_fmvae.distributions.multivariate_normal_gamma import (
     MULTIVARIATE_NORMAL_GAMMA,
@@ -465,9 +468,50 @@ class NormalBlock:
         kind: class of the vector's posterior.
     """
 
-    kind: ClassVar[type[NaturalDistribution]] = NaturalMultivariateNormal
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
+    kind: type[NaturalDistribution] = NaturalMultivariateNormal
+
+    @classmethod
+    def of(
+        cls, values: Mapping[str, Tensor], pairs: Tensor | None, limit: float = MOST_TOGETHER
+    ) -> "NormalBlock | None":
+        """The block of sites, those of the fewest numbers first; None if it is too large to be dense.
+
+        Args:
+            values: of the sites, by name.
+            pairs: of elements that depend on each other, numbered one site after another, int64 [2, ...];
+                None for all.
+            limit: the numbers of a block with a dense precision matrix, at most.
+        """
+        names = tuple(sorted(values, key=lambda name: values[name].numel()))
+        dense = cls(names, tuple(values[name].shape for name in names))
+        sizes = [values[name].numel() for name in names]
+        dim = sum(sizes)
+        if pairs is not None and dim > FEW and 8 * pairs.shape[1] < dim**2:
+            starts = cls(tuple(values), tuple(value.shape for value in values.values())).starts
+            places = [
+                torch.arange(values[name].numel(), device=pairs.device) + starts[name] for name in names
+            ]
+            with suppress(ValueError):
+                kind = sparse_kind(sizes, torch.cat(places).argsort()[pairs])
+                if dim > limit or len(kind.family.rounds) * 8 < dim:  # few numbers a round are no gain
+                    return replace(dense, kind=kind)
+        return dense if dim <= limit else None
+
+    def described(self) -> list[Any]:
+        """All that :meth:`of_description` needs, in lists, words and numbers."""
+        family: Any = self.kind.family
+        pairs = family.couplings.tolist() if family.is_sparse else None
+        return [self.names, [list(shape) for shape in self.shapes], pairs]
+
+    @classmethod
+    def of_description(cls, description: Any) -> "NormalBlock":
+        """The block of a description."""
+        names, shapes, pairs = description
+        block = cls(tuple(names), tuple(torch.Size(shape) for shape in shapes))
+        sizes = [shape.numel() for shape in block.shapes]
+        return block if pairs is None else replace(block, kind=sparse_kind(sizes, torch.tensor(pairs)))
 
     @cached_property
     def starts(self) -> dict[str, int]:
@@ -480,16 +524,19 @@ class NormalBlock:
         return self.shapes[self.names.index(name)]
 
     def natural(self, members: Mapping[str, NaturalDistribution]) -> Tensor:
-        """λ [D(D+3)/2] of independent Normal members, by site."""
-        parts = [members[name].family.unpack(members[name].natural) for name in self.names]
-        loc = torch.cat([m.reshape(-1) for m, _ in parts])
-        matrices = []
-        for name, (m, scale) in zip(self.names, parts, strict=True):
+        """λ of independent Normal members, by site."""
+        family: Any = self.kind.family
+        size = torch.Size([sum(shape.numel() for shape in self.shapes)])
+        means, entries = [], members[self.names[0]].natural.new_zeros(family.size(size))
+        for name in self.names:
+            m, scale = members[name].family.unpack(members[name].natural)
             is_vector = len(members[name].event_shape)
-            matrices += [*scale.flatten(0, -3)] if is_vector and m.dim() > 1 else []
-            matrices += [scale] if is_vector and m.dim() == 1 else []
-            matrices += [] if is_vector else [scale.reshape(-1).diag()]
-        return MULTIVARIATE_NORMAL.natural(loc, torch.block_diag(*matrices))
+            m, scale = (m, scale @ scale.mT) if is_vector else (m[..., None], scale.square()[..., None, None])
+            index = torch.arange(m.numel(), device=m.device).view(-1, m.shape[-1]) + self.starts[name]
+            one, other = torch.broadcast_tensors(index.unsqueeze(-1), index.unsqueeze(-2))
+            entries[family.locate(("x", "x"), (one, other), size)] = scale.reshape(one.shape)
+            means.append(m.reshape(-1))
+        return family.of_covariances(torch.cat(means), entries[size[0] :])
 
     def outer(self, name: str, shape: torch.Size) -> torch.Size:
         """Leading dimensions of a site's value that are not its own, nor 1 for a plate of another site."""
@@ -510,7 +557,7 @@ class NormalBlock:
 
         Args:
             name: of the site.
-            natural: λ of the block, float64 [D(D+3)/2].
+            natural: λ of the block, float64 [P].
             dtype: of draws.
             given: values of the sites before it, which a draw or a density depends on.
         """
@@ -531,7 +578,7 @@ class BlockNormal(JointPart, dist.Normal):
     are those of the numbers by themselves.
 
     Args:
-        natural: λ of the block, float64 [D(D+3)/2].
+        natural: λ of the block, float64 [P].
         dtype: of draws.
         block, name: the block, and which of its sites this is.
         before: values of the sites before it, with leading dimensions that are not theirs, if any.
@@ -549,6 +596,8 @@ class BlockNormal(JointPart, dist.Normal):
     ) -> None:
         self.natural, self.dtype, self.given = natural, dtype, None
         self.block, self.name, self.before = block, name, before
+        any_self: Any = self
+        any_self.family = block.kind.family
         self._validate_args = False
         dist.TorchDistribution.__init__(self, block.shape_of(name), torch.Size(), validate_args=False)
 
@@ -562,13 +611,13 @@ class BlockNormal(JointPart, dist.Normal):
         """The part of a block with other natural parameters."""
         return BlockNormal(natural, self.dtype, self.block, self.name, self.before)
 
-    def whole(self) -> NaturalMultivariateNormal:
+    def whole(self) -> Any:
         """The distribution of the block's vector."""
-        return NaturalMultivariateNormal(self.natural, self.dtype, validate_args=False)
+        return self.block.kind(self.natural, self.dtype, validate_args=False)
 
     @cached_property
     def standard(self) -> tuple[Tensor, ...]:
-        """Mean [D] and Cholesky factor [D, D] of the block's covariance matrix, float64."""
+        """The standard parameters of the block's vector, float64."""
         return self.family.standard(self.natural)
 
     @property
@@ -584,41 +633,37 @@ class BlockNormal(JointPart, dist.Normal):
     @property
     def scale(self) -> Tensor:
         """The standard deviation of each number."""
-        return self.standard[1][self._rows].norm(dim=-1).to(self.dtype).view(self.block.shape_of(self.name))
+        found = self.family.deviations(self.standard)[self._rows]
+        return found.to(self.dtype).view(self.block.shape_of(self.name))
 
-    def _given(self) -> tuple[Tensor, Tensor]:
-        """The conditional mean [*S, n] of the value, flattened, and its Cholesky factor [n, n]."""
-        m, tril = self.standard
-        rows, start = self._rows, self._rows.start
-        if not start:
-            return m[rows], tril[rows, rows]
+    def _before(self) -> Tensor:
+        """The values of the sites before, flattened: [*S, start]."""
+        if not self._rows.start:
+            return self.standard[0][:0]
         assert self.before is not None
         known = zip(self.before, self.block.names, strict=False)
         values = [value.double().reshape(*self.block.outer(name, value.shape), -1) for value, name in known]
         lead = torch.broadcast_shapes(*(value.shape[:-1] for value in values))
-        gap = torch.cat([value.expand(*lead, -1) for value in values], -1) - m[:start]
-        noise = torch.linalg.solve_triangular(tril[:start, :start], gap.unsqueeze(-1), upper=False)
-        return m[rows] + (tril[rows, :start] @ noise).squeeze(-1), tril[rows, rows]
+        return torch.cat([value.expand(*lead, -1) for value in values], -1)
 
     def rsample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
         """Reparameterised draws, [*sample_shape, *batch_shape]."""
-        loc, tril = self._given()
         shape = torch.Size(sample_shape) + self.batch_shape
+        m, count = self.standard[0], self._rows.stop - self._rows.start
         outer = self.block.outer(self.name, shape)
-        noise = torch.randn(*outer, len(tril), dtype=loc.dtype, device=loc.device)
-        return (loc + noise @ tril.mT).to(self.dtype).reshape(shape)
+        noise = torch.randn(*outer, count, dtype=m.dtype, device=m.device)
+        drawn: Tensor = self.family.draw(self.standard, self._before(), noise)
+        return drawn.to(self.dtype).reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of each number given those before it."""
-        loc, tril = self._given()
-        outer = self.block.outer(self.name, value.shape)
-        gap = (value.double().reshape(*outer, -1) - loc).unsqueeze(-1)
-        noise = torch.linalg.solve_triangular(tril, gap, upper=False).squeeze(-1)
-        density = -0.5 * noise.square() - packed.diagonal(tril).log() - 0.5 * math.log(2 * math.pi)
+        flat = value.double().reshape(*self.block.outer(self.name, value.shape), -1)
+        noise, deviations = self.family.noise(self.standard, self._before(), flat)
+        density = -0.5 * noise.square() - deviations.log() - 0.5 * math.log(2 * math.pi)
         return density.to(self.dtype).reshape(value.shape)
 
     def entropy(self) -> Tensor:
         """The entropy of each number given those before it."""
-        tril = self._given()[1]
-        numbers = packed.diagonal(tril).log() + 0.5 * math.log(2 * math.pi * math.e)
+        _, deviations = self.family.noise(self.standard, self._before(), self.standard[0][self._rows])
+        numbers = deviations.log() + 0.5 * math.log(2 * math.pi * math.e)
         return numbers.to(self.dtype).view(self.block.shape_of(self.name)).expand(self.batch_shape)

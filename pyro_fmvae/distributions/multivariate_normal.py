@@ -3,9 +3,11 @@
 Bishop (2006), Pattern Recognition and Machine Learning, Sections 2.3.3 and 3.3.
 """
 
+import copyreg
 import math
 from collections.abc import Sequence
-from typing import Any
+from itertools import accumulate
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from pyro.distributions import MultivariateNormal, Normal, TorchDistribution
@@ -16,6 +18,7 @@ from torch.distributions import constraints
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.bregman import log_gap
 from pyro_fmvae.distributions.exponential_family import (
+    Domain,
     ExponentialFamily,
     NaturalDistribution,
     register_family,
@@ -158,6 +161,10 @@ class MultivariateNormalFamily(ExponentialFamily):
             return elements[0]
         return event[0] + packed.position(*elements)
 
+    def pairs(self, event: torch.Size, device: torch.device) -> Tensor:
+        """The lower triangle, row by row."""
+        return torch.tril_indices(event[0], event[0], device=device)
+
     def stats(self, value: Tensor) -> Tensor:
         """The statistics at θ [..., D]."""
         return torch.cat([value, packed.pack_product(value, value)], -1)
@@ -233,6 +240,41 @@ class MultivariateNormalFamily(ExponentialFamily):
         noise = torch.randn(m.shape, dtype=m.dtype, generator=generator).to(m.device)
         return self.natural(m + _product(tril, noise), tril / math.sqrt(1 + count))
 
+    # Parts of a vector, each given the numbers before it.
+
+    def of_covariances(self, loc: Tensor, covariances: Tensor) -> Tensor:
+        """λ of a mean [D] and the covariances that t has products for."""
+        return self.natural(loc, torch.linalg.cholesky(packed.unpack(covariances, loc.shape[-1])))
+
+    def deviations(self, standard: tuple[Tensor, ...]) -> Tensor:
+        """Standard deviations [D] of the numbers by themselves."""
+        return standard[1].norm(dim=-1)
+
+    def draw(self, standard: tuple[Tensor, ...], before: Tensor, noise: Tensor) -> Tensor:
+        """The next n numbers [*S, n] of a vector.
+
+        Args:
+            standard: standard parameters.
+            before: the numbers before them, [*S, start].
+            noise: independent standard Normal numbers, [*S, n].
+        """
+        loc, tril = self._next(standard, before, noise.shape[-1])
+        return loc + noise @ tril.mT
+
+    def noise(self, standard: tuple[Tensor, ...], before: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The inverse of :meth:`draw`: the noise [*S, n], and the numbers' standard deviations [n]."""
+        loc, tril = self._next(standard, before, value.shape[-1])
+        gap = (value - loc).unsqueeze(-1)
+        return torch.linalg.solve_triangular(tril, gap, upper=False).squeeze(-1), packed.diagonal(tril)
+
+    @staticmethod
+    def _next(standard: tuple[Tensor, ...], before: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        (m, tril), start = standard, before.shape[-1]
+        rows = slice(start, start + count)
+        gap = (before - m[:start]).unsqueeze(-1)
+        noise = torch.linalg.solve_triangular(tril[:start, :start], gap, upper=False)
+        return m[rows] + (tril[rows, :start] @ noise).squeeze(-1), tril[rows, rows]
+
     def predictive_linear(
         self, standard: tuple[Tensor, ...], dtype: torch.dtype, features: Tensor, scale: float | Tensor
     ) -> Normal:
@@ -270,3 +312,418 @@ class NaturalMultivariateNormal(NaturalDistribution, MultivariateNormal):
     @property
     def _unbroadcasted_scale_tril(self) -> Tensor:
         return self.scale_tril
+
+
+# Normal vectors with sparse precision matrices: hierarchies by plates, trees and chains.
+#
+# Numbers are eliminated in rounds. Those of a round do not depend on each other given the numbers that are
+# left, so they go at once: all groups of a plate (an arrowhead matrix), or every other step of a chain
+# (cyclic reduction). What is left in the end is a small dense vector, the root. Elimination adds the products
+# that the numbers left depend on each other by. The statistics have these, too, so that E[t] is known by
+# going through the rounds backwards: Takahashi, Fagan and Chin (1973); Rue and Held (2005), Gaussian Markov
+# random fields, Sections 2.3 and 2.4; Lauritzen (1996), Graphical models, Section 5.2.
+
+_MOST_PRODUCTS = 2**22  # of numbers that one is eliminated from, in all rounds
+FEW = 64  # numbers of a vector that are not worth a round
+
+
+class Round(NamedTuple):
+    """L numbers that are eliminated from M others each, or fewer: then D, and the entry E, stand for none.
+
+    Args:
+        start: the first number of the site that they are of.
+        numbers: theirs, [L].
+        others: those left that they depend on, [L, M].
+        own, cross: entries of the precision matrix, of each with itself [L] and with the others [L, M].
+        among: entries of the others with each other, [L, M, M].
+    """
+
+    start: int
+    numbers: Tensor
+    others: Tensor
+    own: Tensor
+    cross: Tensor
+    among: Tensor
+
+    def to(self, device: torch.device) -> "Round":
+        """The round on a device."""
+        start, *indices = self
+        return Round(start, *(index.to(device) for index in indices))
+
+
+class SparseNormalFamily(MultivariateNormalFamily):
+    """N(m, P⁻¹) of D dimensions, where P has E elements in its lower triangle that need not be 0.
+
+    Packed as λ = (λ1[D], λ2[E]), as in :class:`MultivariateNormalFamily` without the other elements. The
+    standard parameters are m and the E covariances at the same places.
+
+    Args:
+        sizes: of the parts of the vector. A part is eliminated before those in front of it.
+        pairs: numbers that depend on each other, int64 [2, ...].
+        most: numbers in the root, at most.
+
+    Raises:
+        ValueError: elimination would take too many products.
+    """
+
+    names = ("loc", "covariances")
+    is_sparse = True
+
+    def __init__(self, sizes: Sequence[int], pairs: Tensor, most: int = FEW) -> None:
+        self.sizes, self.couplings, self.most = tuple(sizes), pairs, most
+        self.dim = sum(sizes)
+        found, self.root = _rounds_of(self.sizes, pairs, most)
+        places = [torch.tril_indices(self.root, self.root)]
+        for _, numbers, others in found:
+            own = numbers.unsqueeze(-1).expand(others.shape)[others < self.dim]
+            other = others[others < self.dim]
+            places += [torch.stack([numbers, numbers])]
+            places += [torch.stack([torch.maximum(own, other), torch.minimum(own, other)])]
+        every = torch.cat(places, -1)
+        self.keys, order = packed.position(*every).sort()
+        self.keys, (self.rows, self.columns) = self.keys.to(pairs.device), every[:, order].to(pairs.device)
+        self.times = 1.0 + (self.rows != self.columns).double()
+        self.diagonal = self.dim + (self.rows == self.columns).nonzero().squeeze(-1)
+        self.rounds = []
+        for start, numbers, others in found:
+            own, cross = self._entries(numbers, numbers), self._entries(numbers.unsqueeze(-1), others)
+            among = self._entries(others.unsqueeze(-1), others.unsqueeze(-2))
+            self.rounds.append(Round(start, numbers, others, own, cross, among).to(pairs.device))
+
+    def _entries(self, one: Tensor, other: Tensor) -> Tensor:
+        """The places of elements among the E; E for those that are not there."""
+        wanted = packed.position(*torch.broadcast_tensors(one, other)).to(self.keys.device)
+        found = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
+        return found.where(self.keys[found] == wanted, len(self.keys))
+
+    def _on(self, device: torch.device) -> tuple[list[Round], Tensor, Tensor, Tensor]:
+        rows, columns, times = (t.to(device) for t in (self.rows, self.columns, self.times))
+        return [r.to(device) for r in self.rounds], rows, columns, times
+
+    def event_shape(self, size: int) -> torch.Size:
+        """(D,)."""
+        if size != (wanted := self.dim + len(self.keys)):
+            raise ValueError(f"natural: expected shape [..., {wanted}], got {size} in the last dimension")
+        return torch.Size((self.dim,))
+
+    def size(self, event: torch.Size) -> int:
+        """D + E."""
+        return self.dim + len(self.keys)
+
+    def locate(self, monomial: tuple[str, ...], elements: tuple[Tensor, ...], event: torch.Size) -> Tensor:
+        """The place of a statistic; -1 for a product that is not there."""
+        if len(monomial) == 1:
+            return elements[0]
+        device = elements[0].device
+        if elements[0] is elements[1]:
+            return self.diagonal.to(device)[elements[0]]
+        found = self._entries(*elements).to(device)
+        return (self.dim + found).where(found < len(self.keys), -1)
+
+    def pairs(self, event: torch.Size, device: torch.device) -> Tensor:
+        """The E elements."""
+        return torch.stack([self.rows, self.columns]).to(device)
+
+    def natural(self, *standard: Tensor) -> Tensor:
+        """λ of m [..., D] and covariances [..., E]."""
+        m, covariances = standard
+        rounds, rows, columns, times = self._on(m.device)
+        zero = covariances.new_zeros(*covariances.shape[:-1], 1)
+        covariances = torch.cat([covariances, zero], -1)
+        root = torch.linalg.cholesky(packed.unpack(covariances, self.root))
+        precision = torch.zeros_like(covariances)
+        precision = torch.cat(
+            [packed.pack(torch.cholesky_inverse(root)), precision[..., self.root * (self.root + 1) // 2 :]],
+            -1,
+        )
+        for r in rounds:
+            weights, deviations = self._regression(covariances, r)
+            pivot = deviations.square().reciprocal()
+            precision = precision.index_add(-1, r.own, pivot)
+            cross = -pivot.unsqueeze(-1) * weights
+            precision = precision.index_add(-1, r.cross.flatten(), cross.flatten(-2))
+            precision = _add_among(precision, r, -cross, weights)
+        precision = precision[..., :-1]
+        product = torch.zeros_like(m).index_add(-1, rows, precision * m[..., columns])
+        apart = (times - 1) * precision * m[..., rows]
+        return torch.cat([product.index_add(-1, columns, apart), -precision / (3 - times)], -1)
+
+    def of_covariances(self, loc: Tensor, covariances: Tensor) -> Tensor:
+        """λ of a mean [D] and the covariances that t has products for."""
+        return self.natural(loc, covariances)
+
+    def _regression(self, covariances: Tensor, r: Round) -> tuple[Tensor, Tensor]:
+        """Weights [..., L, M] of the others in the means of a round, and deviations [..., L] given them."""
+        missing = (r.others == self.dim).to(covariances).diag_embed()
+        across = covariances[..., r.cross]
+        weights = torch.linalg.solve(covariances[..., r.among] + missing, across.unsqueeze(-1)).squeeze(-1)
+        return weights, (covariances[..., r.own] - (weights * across).sum(-1)).sqrt()
+
+    def _eliminate(self, natural: Tensor) -> tuple[list[tuple[Tensor, Tensor, Tensor]], Tensor, Tensor]:
+        """Pivots [..., L], weights [..., L, M], values [..., L] of rounds; factor and vector of the root."""
+        rounds, _, _, times = self._on(natural.device)
+        zero = natural.new_zeros(*natural.shape[:-1], 1)
+        vector = torch.cat([natural[..., : self.dim], zero], -1)
+        matrix = torch.cat([natural[..., self.dim :] * (times - 3), zero], -1)
+        found = []
+        for r in rounds:
+            pivot = matrix.index_select(-1, r.own)
+            pivot = pivot.where(pivot > 0, torch.nan)
+            cross, value = matrix[..., r.cross], vector.index_select(-1, r.numbers)
+            weights = cross / pivot.unsqueeze(-1)
+            found.append((pivot, weights, value))
+            vector = vector.index_add(-1, r.others.flatten(), -(weights * value.unsqueeze(-1)).flatten(-2))
+            matrix = _add_among(matrix, r, -weights, cross)
+        root = packed.unpack(matrix[..., : self.root * (self.root + 1) // 2], self.root)
+        return found, packed.cholesky_or_nan(root), vector[..., : self.root]
+
+    def _substitute(self, eliminated: Any, noise: Tensor | None = None) -> Tensor:
+        """P⁻¹ λ1, [..., D], and with independent standard Normal noise [..., D] a draw."""
+        found, factor, vector = eliminated
+        first = torch.linalg.solve_triangular(factor, vector.unsqueeze(-1), upper=False)
+        if noise is not None:
+            first = first + noise[..., : self.root, None]
+        root = torch.linalg.solve_triangular(factor.mT, first, upper=True).squeeze(-1)
+        x = torch.cat([root, root.new_zeros(*root.shape[:-1], self.dim + 1 - self.root)], -1)
+        rounds, *_ = self._on(x.device)
+        for r, (pivot, weights, value) in zip(reversed(rounds), reversed(found), strict=True):
+            own = value / pivot - (weights * x[..., r.others]).sum(-1)
+            if noise is not None:
+                own = own + pivot.rsqrt() * noise[..., r.numbers]
+            x = x.index_add(-1, r.numbers, own)
+        return x[..., : self.dim]
+
+    def unpack(self, natural: Tensor) -> tuple[Tensor, ...]:
+        """(m [..., D], covariances [..., E]), NaN where P is not positive definite."""
+        found, factor, _ = eliminated = self._eliminate(natural)
+        identity = torch.eye(self.root, dtype=factor.dtype, device=factor.device)
+        inverse = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+        root = packed.pack(inverse.mT @ inverse)
+        c = torch.cat([root, root.new_zeros(*root.shape[:-1], 1 + len(self.keys) - root.shape[-1])], -1)
+        rounds, *_ = self._on(natural.device)
+        for r, (pivot, weights, _) in zip(reversed(rounds), reversed(found), strict=True):
+            across = -(weights.unsqueeze(-2) @ c[..., r.among]).squeeze(-2)
+            own = pivot.reciprocal() - (weights * across).sum(-1)
+            c = c.index_add(-1, r.own, own).index_add(-1, r.cross.flatten(), across.flatten(-2))
+        return self._substitute(eliminated), c[..., :-1]
+
+    def stats(self, value: Tensor) -> Tensor:
+        """The statistics at θ [..., D]."""
+        _, rows, columns, _ = self._on(value.device)
+        return torch.cat([value, value[..., rows] * value[..., columns]], -1)
+
+    def stats_from_standard(self, *standard: Tensor) -> Tensor:
+        """E[t] at m [..., D] and covariances [..., E]."""
+        m, covariances = standard
+        stats = self.stats(m)
+        return torch.cat([stats[..., : self.dim], stats[..., self.dim :] + covariances], -1)
+
+    def log_normalizer(self, natural: Tensor) -> Tensor:
+        """A(λ) = (mᵀPm - log det P)/2."""
+        found, factor, vector = self._eliminate(natural)
+        first = torch.linalg.solve_triangular(factor, vector.unsqueeze(-1), upper=False)
+        total = first.square().sum((-2, -1)) - packed.log_determinant(factor)
+        for pivot, _, value in found:
+            total = total + (value.square() / pivot - pivot.log()).sum(-1)
+        return 0.5 * total
+
+    def about_mean(self, natural: Tensor) -> Tensor:
+        """λ of the distribution with the mean 0."""
+        return torch.cat([torch.zeros_like(natural[..., : self.dim]), natural[..., self.dim :]], -1)
+
+    def entropy(self, natural: Tensor) -> Tensor:
+        """D(1 + log 2π)/2 - (log det P)/2."""
+        return self.log_normalizer(self.about_mean(natural)) + 0.5 * self.dim * (1 + math.log(2 * math.pi))
+
+    def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
+        """KL(λ || λ₀) by moments about the prior's mean, which cancel nothing far from 0."""
+        (m, covariances), (m0, _) = self.unpack(natural), self.unpack(prior)
+        own, other = self.about_mean(natural), self.about_mean(prior)
+        expected = self.stats_from_standard(torch.zeros_like(m), covariances)
+        expected0 = self.stats_from_standard(m - m0, covariances)
+        gap = (own * expected).sum(-1) - (other * expected0).sum(-1)
+        return gap - self.log_normalizer(own) + self.log_normalizer(other)
+
+    def log_base_measure(self, stats: Tensor) -> Tensor:
+        """-D log(2π)/2."""
+        return torch.full_like(stats[..., 0], -0.5 * self.dim * math.log(2 * math.pi))
+
+    def inverse_fisher(self, standard: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Tensor:
+        """From (∂m, ∂C): the gradient with respect to E[t], of which both are simple functions."""
+        (m, _), (grad_m, grad) = standard, grads
+        _, rows, columns, _ = self._on(m.device)
+        first = grad_m.index_add(-1, rows, -grad * m[..., columns])
+        return torch.cat([first.index_add(-1, columns, -grad * m[..., rows]), grad], -1)
+
+    def in_domain(self, natural: Tensor) -> Tensor:
+        """True where P is positive definite and m is finite."""
+        return self._substitute(self._eliminate(natural)).isfinite().all(-1)
+
+    def member(self, *standard: Tensor) -> Any:
+        """The distribution with these standard parameters."""
+        return SparseNormal(self, *standard)
+
+    def sample(self, natural: Tensor, shape: Sequence[int]) -> Tensor:
+        """Draws at λ [..., P], [*shape, ..., D], NaN where P is not positive definite."""
+        noise = torch.randn(*shape, *natural.shape[:-1], self.dim, dtype=natural.dtype, device=natural.device)
+        return self._substitute(self._eliminate(natural), noise)
+
+    def deviations(self, standard: tuple[Tensor, ...]) -> Tensor:
+        """Standard deviations [..., D] of the numbers by themselves."""
+        return standard[1][..., (self.diagonal - self.dim).to(standard[1].device)].sqrt()
+
+    def draw(self, standard: tuple[Tensor, ...], before: Tensor, noise: Tensor) -> Tensor:
+        """The next part of a vector: see :meth:`MultivariateNormalFamily.draw`."""
+        if before.shape[-1] < self.root:
+            return super().draw(self._of_root(standard), before, noise)
+        return self._pass(standard, before, noise, is_noise=True)[0]
+
+    def noise(self, standard: tuple[Tensor, ...], before: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The inverse of :meth:`draw`."""
+        if before.shape[-1] < self.root:
+            return super().noise(self._of_root(standard), before, value)
+        return self._pass(standard, before, value, is_noise=False)
+
+    def _of_root(self, standard: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        m, covariances = standard
+        root = packed.unpack(covariances[: self.root * (self.root + 1) // 2], self.root)
+        return m[: self.root], torch.linalg.cholesky(root)
+
+    def _pass(
+        self, standard: tuple[Tensor, ...], before: Tensor, given: Tensor, is_noise: bool
+    ) -> tuple[Tensor, Tensor]:
+        """From noise to a part's numbers or back, and the numbers' standard deviations given those before."""
+        m, covariances = standard
+        start, count = before.shape[-1], given.shape[-1]
+        lead = torch.broadcast_shapes(before.shape[:-1], given.shape[:-1])
+        covariances = torch.cat([covariances, covariances.new_zeros(1)])
+        gap = before - m[:start]
+        gaps = torch.cat([gap.expand(*lead, -1), gap.new_zeros(*lead, self.dim + 1 - start)], -1)
+        result, spread = torch.zeros_like(gaps), torch.zeros_like(gaps[(0,) * len(lead)])
+        rounds, *_ = self._on(m.device)
+        for r in reversed([r for r in rounds if r.start == start]):
+            weights, deviations = self._regression(covariances, r)
+            mean, own = (weights * gaps[..., r.others]).sum(-1), given[..., r.numbers - start]
+            own_gap = mean + deviations * own if is_noise else own - m[r.numbers]
+            gaps = gaps.index_add(-1, r.numbers, own_gap)
+            new = m[r.numbers] + own_gap if is_noise else (own_gap - mean) / deviations
+            result = result.index_add(-1, r.numbers, new)
+            spread = spread.index_add(-1, r.numbers, deviations)
+        return result[..., start : start + count], spread[start : start + count]
+
+
+def _add_among(matrix: Tensor, r: Round, left: Tensor, right: Tensor) -> Tensor:
+    """Entries of a matrix [..., E + 1] plus outer products over the others of a round, each element once."""
+    one, other = torch.tril_indices(*r.among.shape[-2:], device=matrix.device)
+    products = left[..., one] * right[..., other]
+    return matrix.index_add(-1, r.among[:, one, other].flatten(), products.flatten(-2))
+
+
+def _rounds_of(
+    sizes: Sequence[int], pairs: Tensor, most: int
+) -> tuple[list[tuple[int, Tensor, Tensor]], int]:
+    """The rounds, each with the start of its part, its numbers and the others, and the size of the root."""
+    dim, work = sum(sizes), 0
+    beside: list[set[int]] = [set() for _ in range(dim)]
+    for one, other in pairs.T.tolist():
+        if one != other:
+            beside[one].add(other)
+            beside[other].add(one)
+    rounds: list[tuple[int, Tensor, Tensor]] = []
+    for size, end in zip(reversed(sizes), reversed(list(accumulate(sizes))), strict=True):
+        if end <= most:
+            return rounds, end
+        left = list(range(end - size, end))
+        while left:
+            left.sort(key=lambda number: len(beside[number]))
+            limit = 2 * len(beside[left[0]]) + 1
+            taken: set[int] = set()
+            blocked: set[int] = set()
+            for number in left:
+                if len(beside[number]) <= limit and number not in blocked:
+                    taken.add(number)
+                    blocked |= beside[number]
+            numbers = sorted(taken)
+            width = max(len(beside[number]) for number in numbers)
+            work += len(numbers) * width**2
+            if work > _MOST_PRODUCTS:
+                raise ValueError("its numbers depend on too many others each")
+            others = [sorted(beside[number]) for number in numbers]
+            padded = [each + [dim] * (width - len(each)) for each in others]
+            shape = len(numbers), width
+            rounds.append((end - size, torch.tensor(numbers), torch.tensor(padded).view(shape).long()))
+            for number, each in zip(numbers, others, strict=True):
+                for other in each:
+                    beside[other].update(each)
+                    beside[other] -= {number, other}
+            left = [number for number in left if number not in taken]
+    return rounds, 0
+
+
+class SparseNormal(TorchDistribution):
+    """A member of a :class:`SparseNormalFamily`, in its standard parameters."""
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+    support = constraints.real_vector
+
+    def __init__(self, family: SparseNormalFamily, loc: Tensor, covariances: Tensor) -> None:
+        self.family, self.loc, self.covariances = family, loc, covariances
+        super().__init__(loc.shape[:-1], loc.shape[-1:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """m, [..., D]."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances of the numbers by themselves, [..., D]."""
+        return self.family.deviations((self.loc, self.covariances)).square()
+
+
+SparseNormalFamily.distribution = SparseNormal
+
+
+class NaturalSparseNormal(NaturalDistribution, TorchDistribution):
+    """A Normal vector with a sparse precision matrix, in natural parameters: see :func:`sparse_kind`."""
+
+    support = constraints.real_vector
+    family: ClassVar[SparseNormalFamily]
+
+    @property
+    def mean(self) -> Tensor:
+        """m, [..., D]."""
+        return self.standard[0].to(self.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances of the numbers by themselves, [..., D]."""
+        return self.family.deviations(self.standard).square().to(self.dtype)
+
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        """Draws [*sample_shape, ..., D]."""
+        with torch.no_grad():
+            return self.family.sample(self.natural, sample_shape).to(self.dtype)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density of vectors [..., D]: [...]."""
+        family = self.family
+        stats, natural = family.stats(value - self.standard[0]), family.about_mean(self.natural)
+        density = (natural * stats).sum(-1) - family.log_normalizer(natural)
+        return (density + family.log_base_measure(stats)).to(self.dtype)
+
+
+class _OfFamily(type(NaturalSparseNormal)):  # type: ignore[misc]
+    """Class of the classes of posteriors that are made for one vector each."""
+
+
+def sparse_kind(sizes: Sequence[int], pairs: Tensor, most: int = FEW) -> Any:
+    """The class of natural posteriors of a vector; arguments as of :class:`SparseNormalFamily`."""
+    family: Any = SparseNormalFamily(sizes, pairs, most)
+    inside = {"family": family, "arg_constraints": {"natural": Domain(family)}}
+    return _OfFamily("NaturalSparseNormal", (NaturalSparseNormal,), inside)
+
+
+copyreg.pickle(
+    _OfFamily, lambda kind: (sparse_kind, (kind.family.sizes, kind.family.couplings, kind.family.most))
+)

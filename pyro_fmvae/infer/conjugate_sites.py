@@ -1,5 +1,6 @@
 """The conjugate sites of a model, as its autoguide needs them."""
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -124,7 +125,8 @@ def blocks_of(
 
     Args:
         found: of the model.
-        joint: "auto" for all that depend on each other, up to 256 numbers each, or lists of names.
+        joint: "auto" for all that depend on each other, up to 256 numbers each where their precision matrix
+            is dense, or lists of names.
         names: of the sites that may.
 
     Raises:
@@ -136,8 +138,6 @@ def blocks_of(
     plain = [name for name in names if sites[name]["mask"] is None and sites[name]["scale"] == 1]
     if joint == "auto":
         wanted = couplings.blocks(plain)
-        sizes = [sum(sites[name]["value"].numel() for name in block) for block in wanted]
-        wanted = [block for block, size in zip(wanted, sizes, strict=True) if size <= MOST_TOGETHER]
     else:
         wanted = [[name for name in names if name in set(block)] for block in joint if block]
         counts = Counter(chain.from_iterable(joint))
@@ -150,7 +150,9 @@ def blocks_of(
                     "joint: expected conjugate sites that are jointly Normal given all others, each in one "
                     f"list, got {pair}"
                 )
-    return [NormalBlock(tuple(b), tuple(sites[name]["value"].shape for name in b)) for b in wanted]
+    limit = MOST_TOGETHER if joint == "auto" else math.inf
+    blocks = [couplings.block({name: sites[name]["value"] for name in b}, limit) for b in wanted]
+    return [block for block in blocks if block is not None]
 
 
 # An autoguide's first run of its model: values for its sites, and what they are refused for.
@@ -218,7 +220,7 @@ class ConjugateSites:
         return {
             "sites": {name: [s["event_dim"], list(s["cond_indep_stack"])] for name, s in self.sites.items()},
             "joint": self.joint.precisions,
-            "blocks": [[block.names, [list(shape) for shape in block.shapes]] for block in self.joint.blocks],
+            "blocks": [block.described() for block in self.joint.blocks],
             "posteriors": {
                 name: [
                     posterior.kind.__name__,
@@ -250,10 +252,8 @@ class ConjugateSites:
             location: (precision, joint_kind_of(kinds[location][0]))
             for location, precision in description["joint"].items()
         }
-        blocks = [
-            NormalBlock(tuple(names), tuple(torch.Size(shape) for shape in shapes))
-            for names, shapes in description["blocks"]
-        ]
+        blocks = [NormalBlock.of_description(block) for block in description["blocks"]]
+        kinds |= {block.names[0]: (block.kind, kinds[block.names[0]][1]) for block in blocks}
         return cls(sites=sites, joint=JointSites(joint, blocks)), kinds
 
     def add(self, name: str, site: Site, prior: NaturalDistribution) -> None:
@@ -291,6 +291,10 @@ class ConjugateSites:
         self.joint = JointSites(
             pairs, blocks_of(found, joint, [name for name in starts if name not in apart])
         )
+        for block in self.joint.blocks:  # each of its sites is sampled given those before it
+            inside = iter(block.names)
+            order = [next(inside) if name in block.names else name for name in self.sites]
+            self.sites = {name: self.sites[name] for name in order}
         return {
             name: NaturalPosterior(*start, found.priors[name].dtype)
             for name, start in self.joint.join(starts).items()

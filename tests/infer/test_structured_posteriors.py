@@ -584,10 +584,131 @@ def test_the_density_of_a_block_is_that_of_its_vector():
     assert abs(noisy.loss(groups, guide, y) - TraceConjugate_ELBO().loss(groups, guide, y)) < 1.5
 
 
+# Many sites with one posterior, whose precision matrix is sparse.
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_hundreds_of_groups_have_the_exact_posterior_after_one_step(dtype):
+    torch.set_default_dtype(dtype)
+    y = 2 + torch.randn(4, 400)
+    guide, elbo = AutoConjugate(groups, joint="auto"), TraceConjugate_ELBO()
+    svi = ConjugateSVI(groups, guide, NaturalGradient(1.0, torch.optim.Adam), elbo)
+    svi.step(y)
+    variance = 1 / (0.01 + 400 * 4 / 5)
+    close = {"rtol": 1e-5, "atol": 1e-6, "check_dtype": False}
+    assert_close(guide.marginal("mu").mean, variance * 4 / 5 * y.double().mean(0).sum(), **close)
+    assert_close(guide.marginal("mu").stddev, torch.tensor(variance**0.5), **close)
+    wanted = torch.full([400], (1 / 5 + variance / 25) ** 0.5)
+    assert_close(guide.marginal("theta").stddev, wanted, **close)
+    centred = y.double() - y.double().mean(0)  # n observations of a group: their mean, and what is left
+    left = -0.5 * centred.square().sum() - 0.5 * 400 * (3 * math.log(2 * math.pi) + math.log(4))
+    of_means = 1.25 * torch.eye(400, dtype=torch.float64) + 100
+    zero = torch.zeros(400, dtype=torch.float64)
+    evidence = left + dist.MultivariateNormal(zero, of_means).log_prob(y.double().mean(0))
+    assert_close(-elbo.loss(groups, guide, y), float(evidence), rtol=1e-6, atol=1e-3)
+    assert elbo.plan(groups, guide, y)["theta"].why == "jointly with 'mu'"
+    assert_close(float(exact_evidence(groups, y)), float(evidence), rtol=1e-6, atol=1e-3)
+
+
+TIMES = torch.linspace(-1.0, 1.0, 5).view(5, 1) + torch.arange(40.0).sin()
+FIRST, SECOND = torch.arange(300) % 70, (torch.arange(300) * 7) % 9
+
+
+def schools(y):
+    mu = pyro.sample("mu", dist.Normal(0.0, 10.0))
+    with pyro.plate("schools", 20):
+        a = pyro.sample("a", dist.Normal(mu, 1.0))
+        with pyro.plate("classes", 5):
+            b = pyro.sample("b", dist.Normal(a, 0.5))
+            pyro.sample("y", dist.Normal(b, 1.0), obs=y[:, :20])
+
+
+def slopes(y):
+    m = pyro.sample("m", dist.Normal(torch.zeros(2), 10.0).to_event(1))
+    with pyro.plate("groups", 40):
+        a = pyro.sample("a", dist.MultivariateNormal(m, torch.tensor([[1.0, 0.3], [0.3, 0.5]])))
+        with pyro.plate("n", 5):
+            pyro.sample("y", dist.Normal(a[..., 0] + a[..., 1] * TIMES, 1.0), obs=y)
+
+
+def two_ways(y):
+    with pyro.plate("first", 70):
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+    with pyro.plate("second", 9):
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+    mu = pyro.sample("mu", dist.Normal(0.0, 10.0))
+    with pyro.plate("n", 300):
+        pyro.sample("y", dist.Normal(mu + a[FIRST] + b[SECOND], 1.0), obs=y.repeat(2, 1).reshape(-1)[:300])
+
+
+def random_walk(y):
+    level = pyro.sample("level", dist.Normal(0.0, 10.0))
+    with pyro.plate("times", 200):
+        x = pyro.sample("x", dist.Normal(level, 10.0))
+        pyro.sample("y", dist.Normal(x, 1.0), obs=y.reshape(-1))
+    with pyro.plate("steps", 199):
+        pyro.sample("steps_", dist.Normal(x[1:] - x[:-1], 0.5), obs=torch.zeros(199))
+
+
+@pytest.mark.parametrize("program", [schools, slopes, two_ways, random_walk])
+def test_sparse_posteriors_are_dense_ones(program, monkeypatch):
+    y = 1 + torch.randn(5, 40)
+    fitted = []
+    for few in (64, 1000):
+        monkeypatch.setattr("pyro_fmvae.distributions.joint_parts.FEW", few)
+        guide, elbo = AutoConjugate(program, joint="auto"), TraceConjugate_ELBO()
+        svi = ConjugateSVI(program, guide, NaturalGradient(1.0, torch.optim.Adam), elbo)
+        svi.step(y)
+        fitted.append((guide, elbo.loss(program, guide, y)))
+    (guide, loss), (dense, of_dense) = fitted
+    kinds = [next(iter(each.posteriors.values())).kind.__name__ for each, _ in fitted]
+    assert kinds == ["NaturalSparseNormal", "NaturalMultivariateNormal"]
+    assert_close(loss, of_dense)
+    again = AutoConjugate(program, joint="auto")
+    again.load_state_dict(guide.state_dict())
+    draws = Predictive(guide, num_samples=3000, parallel=True)(y)
+    for name in guide.natural_sites:
+        own, other = guide.marginal(name), dense.marginal(name)
+        assert_close((own.mean, own.stddev), (other.mean, other.stddev))
+        assert_close(again.marginal(name).mean, own.mean)
+        spread = draws[name].reshape(3000, *own.stddev.shape).std(0)
+        assert_close(spread, own.stddev, rtol=0.08, atol=0.0)
+    trace = poutine.trace(guide).get_trace(y)
+    (block,) = guide._known.joint.blocks
+    vector = torch.cat([trace.nodes[name]["value"].reshape(-1) for name in block.names])
+    q = copy.deepcopy(guide).posterior(block.names[0])()
+    assert_close(trace.log_prob_sum(), q.log_prob(vector))
+    assert_close(exact_evidence(program, y).double(), torch.tensor(-loss).double())
+
+
+def test_pairs_that_differ_between_minibatches_are_not_left_out():
+    def program(y, rows):
+        a = pyro.sample("a", dist.Normal(torch.zeros(100), 1.0).to_event(1))
+        b = pyro.sample("b", dist.Normal(torch.zeros(90), 1.0).to_event(1))
+        with pyro.plate("n", 300, subsample=rows):
+            pyro.sample("y", dist.Normal(a[rows % 100] + b[rows % 90], 1.0), obs=y[rows])
+
+    y = torch.randn(300)
+    guide, elbo = AutoConjugate(program, joint="auto"), TraceConjugate_ELBO()
+    for first in (0, 150):
+        assert math.isfinite(elbo.loss(program, guide, y, torch.arange(first, first + 150)))
+
+
 def test_the_plan_says_where_a_posterior_is_too_narrow():
     y = torch.randn(4, 6)
     plan = TraceConjugate_ELBO().plan(groups, AutoConjugate(groups), y)
     assert plan["mu"].why == "too narrow, as 'theta' depends on it: AutoConjugate(model, joint='auto')"
+
+    def dense(y):
+        with pyro.plate("columns", 300):
+            w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+        with pyro.plate("n", 4):
+            pyro.sample("y", dist.Normal(torch.ones(4, 300) @ w + b, 1.0), obs=y[:, 0])
+
+    plan = TraceConjugate_ELBO().plan(dense, AutoConjugate(dense, joint="auto"), y)
+    how = "AutoConjugate(model, joint=[['w', 'b']]), with a dense matrix"
+    assert plan["b"].why == f"too narrow, as 'w' depends on it: {how}"
 
 
 @pytest.mark.parametrize(

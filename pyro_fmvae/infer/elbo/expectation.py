@@ -24,7 +24,13 @@ from pyro_fmvae.distributions import (
 )
 from pyro_fmvae.distributions import packed_matrices as packed
 from pyro_fmvae.distributions.exponential_family import NaturalDistribution, event_dim_of, unwrap
-from pyro_fmvae.distributions.joint_parts import BlockNormal, JointKind, NormalBlock, joint_kind
+from pyro_fmvae.distributions.joint_parts import (
+    MOST_TOGETHER,
+    BlockNormal,
+    JointKind,
+    NormalBlock,
+    joint_kind,
+)
 from pyro_fmvae.infer.elbo.lazy import NeedsValueError
 from pyro_fmvae.infer.elbo.structure import Site
 from pyro_fmvae.infer.elbo.sums import (
@@ -161,18 +167,13 @@ class Moments:
 
     def _about(self, centre: Tensor) -> Tensor:
         """The entries of t at x - c."""
-        size, count = self.event.numel(), self.stats.shape[-1]
-        entries = self._entries.view(-1, count)
+        size = self.event.numel()
         c = centre.expand(self.shape).reshape(-1, size)
-        numbers = torch.arange(size, device=c.device)
-        row, column = torch.tril_indices(size, size, device=c.device)  # each product once, for the backward
-        singles = self.family.locate(("x",), (numbers,), self.event)
-        pairs = self.family.locate(("x", "x"), (row, column), self.event)
-        x = entries.index_select(1, singles)
-        shift = torch.zeros_like(entries).index_copy(1, singles, -c)
+        x, squares = self._entries.view(-1, self.stats.shape[-1]).tensor_split([size], -1)
+        row, column = self.family.pairs(self.event, c.device)  # each product once, for the backward
         one, other = c.index_select(1, row), c.index_select(1, column)
         products = one * other - one * x.index_select(1, column) - x.index_select(1, row) * other
-        return (entries + shift.index_copy(1, pairs, products)).reshape(-1)
+        return torch.cat([x - c, squares + products], -1).reshape(-1)
 
     def expected(
         self, factors: list[Factor], others: Set[int] = frozenset()
@@ -228,8 +229,10 @@ class Moments:
 
     def _entry(self, functions: Monomial, block: Tensor, inside: tuple[Tensor, ...]) -> Tensor:
         where = self.family.locate(functions, inside, self.event)
-        index = block * self.stats.shape[-1] + where
-        return entries_at(self._entries, index)
+        if self.family.is_sparse:  # a product that the first call did not have poisons the result
+            known = entries_at(self._entries, block * self.stats.shape[-1] + where.clamp(min=0))
+            return known.masked_fill(where < 0, torch.nan)
+        return entries_at(self._entries, block * self.stats.shape[-1] + where)
 
 
 class Squares:
@@ -612,6 +615,39 @@ class NormalBlockMoments:
         return self.whole.expected([moved[id(f)] for f in factors])
 
 
+class PairsOfBlock:
+    """Stands for the moments of jointly Normal sites, and takes note of which of their elements are paired.
+
+    Args:
+        values: of the sites, by name; their elements are numbered one site after another.
+    """
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        self._values = torch.cat([value.reshape(-1) for value in values.values()]).to(torch.float64)
+        self._starts = NormalBlock(tuple(values), tuple(value.shape for value in values.values())).starts
+        self._pairs = torch.zeros(2, 0, dtype=torch.int64, device=self._values.device)
+
+    def expected(
+        self, factors: list[Factor], others: Set[int] = frozenset()
+    ) -> tuple[Tensor, tuple[int, ...]] | None:
+        """A product at the values, if Normal vectors have its expectation; see :class:`Expects`."""
+        moved = {id(f): f._replace(tensor=f.elements + self._starts[f.site]) for f in factors}
+        found = monomial([moved[id(f)] for f in factors])
+        if found is None or found[0] not in {("x",), ("x", "x")}:
+            return None
+        names, indices = _aligned(found[1])
+        if len(indices) == 2:
+            pairs = torch.stack([index.reshape(-1) for index in indices]).sort(0).values
+            pairs = pairs[:, pairs[0] < pairs[1]]
+            self._pairs = torch.cat([self._pairs, pairs.unique(dim=1)], 1)
+        value = torch.stack([entries_at(self._values, index) for index in indices]).prod(0)
+        return value, names
+
+    def pairs(self) -> Tensor:
+        """The pairs of different elements that products had, the smaller first, int64 [2, ...]."""
+        return self._pairs.unique(dim=1)
+
+
 def joint_moments(
     location: str, precision: str, kind: JointKind, stats: Tensor, shape: torch.Size
 ) -> JointMoments:
@@ -700,6 +736,7 @@ class Couplings:
         other: further pairs → name of the site in whose density they are multiplied.
         discrete: sites that are multiplied with functions of a discrete site → its name.
         summed: sites that a density depends on which sums over something itself → name of its site.
+        sums: log-densities, each with the squares in it, and whether it is of a part of the points.
     """
 
     normal: set[frozenset[str]] = field(default_factory=set)
@@ -707,6 +744,21 @@ class Couplings:
     other: dict[frozenset[str], str] = field(default_factory=dict)
     discrete: dict[str, str] = field(default_factory=dict)
     summed: dict[str, str] = field(default_factory=dict)
+    sums: list[tuple[Sum, Mapping[str, SquareOfSum], bool]] = field(default_factory=list)
+
+    def block(self, values: Mapping[str, Tensor], limit: float = MOST_TOGETHER) -> NormalBlock | None:
+        """Sites that are jointly Normal as one vector, given values; see :meth:`NormalBlock.of`."""
+        seen, count = PairsOfBlock(values), 0
+        moments = dict.fromkeys(values, seen)
+        for terms, squares, is_part in self.sums:
+            known = Squares(squares, moments, torch.float64, torch.device("cpu"))
+            for term in known.products(known.apart(terms)):
+                if factors := [f for f in term if f.site in values]:
+                    seen.expected(factors)
+            if is_part and seen.pairs().shape[1] > count:
+                return NormalBlock.of(values, None, limit)
+            count = seen.pairs().shape[1]
+        return NormalBlock.of(values, seen.pairs(), limit)
 
     def blocks(self, names: Sequence[str]) -> list[list[str]]:
         """The sites among these that depend on each other as Normal vectors do, in their order."""
@@ -739,7 +791,11 @@ class CouplingSearch:
 
     def run(self) -> Couplings:
         """Look at every product."""
-        found = Couplings()
+        parts = {
+            name: any(frame.full_size not in (None, frame.size) for frame in site["cond_indep_stack"])
+            for name, site in self.sites.items()
+        }
+        found = Couplings(sums=[(terms, squares, parts[owner]) for owner, terms, squares in self.sums])
         for owner, terms, squares in self.sums:
             for term in terms:
                 degree, names = self._degree(term, squares)

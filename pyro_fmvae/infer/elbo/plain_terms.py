@@ -167,7 +167,7 @@ def mean_log_density(q: Distribution, stats: Tensor, is_location: bool) -> Tenso
     value = (natural * stats).sum(-1) - family.log_normalizer(natural) + family.log_base_measure(stats)
     if is_location:
         with torch.no_grad():
-            entropy = family.member(*family.unpack(natural)).entropy()
+            entropy = family.entropy(natural)
         value = value - (value.detach() + entropy)
     value = value.expand(inner.batch_shape)
     events = len(inner.batch_shape) - len(q.batch_shape)

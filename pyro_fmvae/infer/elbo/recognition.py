@@ -691,7 +691,10 @@ def _about_joint(found: Recognised, guide: Trace, name: str, structured: bool) -
             return f"apart: {found.apart[name]}"
         coupled = sorted(other for pair in found.couplings.normal if name in pair for other in pair - {name})
         if coupled and not found.couplings.discrete:
-            return f"too narrow, as '{coupled[0]}' depends on it: AutoConjugate(model, joint='auto')"
+            (names,) = (block for block in found.couplings.blocks(list(found.kinds)) if name in block)
+            fits = found.couplings.block({each: found.sites[each]["value"] for each in names})
+            how = "'auto')" if fits else f"[{names}]), with a dense matrix"
+            return f"too narrow, as '{coupled[0]}' depends on it: AutoConjugate(model, joint={how}"
         return ""
     precision = found.joint[name][0]
     if getattr(unwrap(guide.nodes[name]["fn"]), "given", None) is not None:

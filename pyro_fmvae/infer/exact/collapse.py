@@ -10,6 +10,7 @@ the rest, and the terms do not cancel. Hoffman, Johnson and Tran (2018), Section
 """
 
 import copy
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -160,20 +161,22 @@ def together(found: Recognised, ranked: Iterable[str], size: float) -> list[str]
     Args:
         found: of the model.
         ranked: the sites, those first that are more wanted.
-        size: the most numbers in one Normal block.
+        size: the most numbers in one Normal block with a dense precision matrix.
     """
     chosen: list[str] = []
     for name in ranked:
         wanted = [each for each in found.kinds if each in {*chosen, name}]
-        blocks = found.couplings.blocks(wanted)
-        sizes = (sum(found.sites[each]["value"].numel() for each in block) for block in blocks)
         try:
             check_pairs(found, wanted)
         except CollapseError:
             continue
-        if max(sizes, default=0) <= size:
+        if all(_block(found, names, size) for names in found.couplings.blocks(wanted)):
             chosen = wanted
     return chosen
+
+
+def _block(found: Recognised, names: Sequence[str], size: float = math.inf) -> NormalBlock | None:
+    return found.couplings.block({name: found.sites[name]["value"] for name in names}, size)
 
 
 def groups_of(found: Recognised, names: Sequence[str]) -> list[Group]:
@@ -186,7 +189,8 @@ def groups_of(found: Recognised, names: Sequence[str]) -> list[Group]:
         members[name] = type(prior)(no_wider(prior, spreads), prior.dtype, validate_args=False)
     groups, done = [], set[str]()
     for block in found.couplings.blocks(names):
-        vector = NormalBlock(tuple(block), tuple(shapes[name] for name in block))
+        vector = _block(found, block)
+        assert vector is not None
         dtype, start = members[block[0]].dtype, vector.natural(members)
         groups.append(Group(vector.names, vector.kind, start, dtype, vector.shapes, vector))
         done.update(block)
@@ -605,7 +609,7 @@ def collapse(model: Callable[..., Any], sites: Collection[str] | None = None) ->
     Args:
         model: in Pyro's own distributions.
         sites: names of the sites to be integrated out; if None, as many as can be, those of the most numbers
-            first, with at most 256 numbers in a Normal vector.
+            first, with at most 256 numbers in a Normal vector that no plate or chain divides.
 
     Raises:
         ValueError: no function; and, at the first call, a site without a closed form, or two that cannot be

@@ -16,10 +16,18 @@ from torch import Tensor
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.exponential_family import event_dim_of
-from pyro_fmvae.distributions.joint_parts import MOST_TOGETHER, NormalBlock
+from pyro_fmvae.distributions.joint_parts import NormalBlock
+from pyro_fmvae.distributions.multivariate_normal import MultivariateNormalFamily
 from pyro_fmvae.infer.elbo.density import log_density
 from pyro_fmvae.infer.elbo.expansion import Expansion
-from pyro_fmvae.infer.elbo.expectation import Expects, Moments, NormalBlockMoments, Squares, expectation_of
+from pyro_fmvae.infer.elbo.expectation import (
+    Expects,
+    Moments,
+    NormalBlockMoments,
+    PairsOfBlock,
+    Squares,
+    expectation_of,
+)
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled, has_lazy_arguments
 from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
 from pyro_fmvae.infer.elbo.structure import Site, check_filled, is_latent, sample_sites, total, unmasked
@@ -74,6 +82,11 @@ class Block:
     def names(self) -> tuple[str, ...]:
         """Names of the sites."""
         return self.sites.names
+
+    @property
+    def is_normal_vector(self) -> bool:
+        """True for multivariate Normal conditionals."""
+        return isinstance(self.kind.family, MultivariateNormalFamily)
 
     def together(self, values: Values) -> Tensor:
         """The values as the conditional has them: [*batch, *event]."""
@@ -200,13 +213,13 @@ def base_slope(kind: type[NaturalDistribution], stats: Tensor) -> Tensor | float
     return torch.autograd.grad(base, stats)[0] if base.requires_grad else 0.0
 
 
-def gaussian_blocks(joint: LogJoint, blocks: Iterable[Block], values: Values) -> list[Block]:
+def gaussian_blocks(joint: LogJoint, blocks: Iterable[Block], values: Sequence[Values]) -> list[Block]:
     """Blocks in which coupled Gaussian sites are one vector, where they are jointly Gaussian given the rest.
 
     Args:
         joint: of the program.
         blocks: of single sites.
-        values: of all latent sites.
+        values: of all latent sites, also at other values of the discrete ones.
     """
     result: list[Block] = []
     for block in blocks:
@@ -214,35 +227,33 @@ def gaussian_blocks(joint: LogJoint, blocks: Iterable[Block], values: Values) ->
             result.append(block)
             continue
         if block.coupled:
-            block = _joined([block]) if _fits([block]) else block
+            block = _joined(joint, [block], values) or block
         for other in [each for each in result if each.kind.family.monomials == _LOCATION]:
-            if block.users & other.users and _fits([other, block]):
-                joined = _joined([other, block])
-                if _is_joint(joint, joined, [other, block], values):
-                    result.remove(other)
-                    block = joined
+            if block.users & other.users and (joined := _joined(joint, [other, block], values)):
+                result.remove(other)
+                block = joined
         result.append(block)
     return result
 
 
-def _fits(blocks: Iterable[Block]) -> bool:
-    return sum(shape.numel() for each in blocks for shape in each.sites.shapes) <= MOST_TOGETHER
-
-
-def _joined(blocks: Sequence[Block]) -> Block:
-    names = tuple(name for each in blocks for name in each.names)
-    sites = NormalBlock(names, tuple(shape for each in blocks for shape in each.sites.shapes))
-    users = set().union(*(each.users for each in blocks))
-    return Block(sites, NormalBlock.kind, is_vector=True, users=users)
-
-
-def _is_joint(joint: LogJoint, block: Block, parts: Sequence[Block], values: Values) -> bool:
-    """True if some product has elements of both parts, and all have at most two."""
-    try:
-        products = products_of(joint, [block], values)
-    except ValueError:
-        return False
-    return any(all(not inside.isdisjoint(part.names) for part in parts) for inside in products)
+def _joined(joint: LogJoint, parts: Sequence[Block], values: Sequence[Values]) -> Block | None:
+    """The parts as one vector; None if no product has elements of both, or some are of no Normal vector."""
+    names = [name for each in parts for name in each.names]
+    found = []
+    for each in values:
+        seen = PairsOfBlock({name: each[name] for name in names})
+        try:
+            joint.densities(each, dict.fromkeys(names, seen))
+        except ValueError:
+            return None
+        found.append(seen.pairs())
+    first = sum(values[0][name].numel() for name in parts[0].names)
+    if len(parts) > 1 and not bool(((found[0] < first).sum(0) == 1).any()):
+        return None
+    same = all(torch.equal(pairs, found[0]) for pairs in found)  # whatever discrete sites pick
+    sites = NormalBlock.of({name: values[0][name] for name in names}, found[0] if same else None)
+    users = set().union(*(each.users for each in parts))
+    return None if sites is None else Block(sites, sites.kind, is_vector=True, users=users)
 
 
 def products_of(joint: LogJoint, blocks: Iterable[Block], values: Values) -> list[set[str]]:
@@ -297,7 +308,29 @@ def find_blocks(
 
         block.users = set(joint.densities(values, {name: moments}, see))
         blocks.append(block)
-    return gaussian_blocks(joint, blocks, values), reasons
+    choices = [at_choices(sites, values, pick) for pick in (0.0, 1.0, None)]
+    is_fixed = all(site["is_observed"] or not site["fn"].support.is_discrete for site in sites.values())
+    return gaussian_blocks(joint, blocks, [values] if is_fixed else [values, *choices]), reasons
+
+
+def at_choices(sites: Mapping[str, Site], values: Values, place: float | None) -> dict[str, Tensor]:
+    """The values, with others of discrete sites.
+
+    Args:
+        sites: of the program.
+        values: of all latent sites.
+        place: of the choices in the supports, from 0 to 1; None for choices of a fixed random sequence.
+    """
+    found, generator = dict(values), torch.Generator().manual_seed(0)
+    for name, site in sites.items():
+        fn = site["fn"]
+        if name in values and fn.support.is_discrete:
+            support = fn.enumerate_support(expand=False)
+            support = support.reshape(len(support), *fn.event_shape)
+            index = torch.rand(fn.batch_shape, generator=generator) if place is None else torch.tensor(place)
+            index = (index.expand(fn.batch_shape) * len(support)).long().clamp(max=len(support) - 1)
+            found[name] = support[index.to(support.device)].to(values[name].dtype)
+    return found
 
 
 def _is_leaf(joint: LogJoint, name: str, values: Values) -> bool:

@@ -18,7 +18,6 @@ from torch.distributions import Transform, biject_to, constraints
 
 from pyro_fmvae.distributions.chain import draw_index
 from pyro_fmvae.distributions.exponential_family import unwrap
-from pyro_fmvae.distributions.joint_parts import NormalBlock
 from pyro_fmvae.infer.elbo.plain_terms import levels_of
 from pyro_fmvae.infer.elbo.recognition import Plan, PlannedSite
 from pyro_fmvae.infer.elbo.structure import (
@@ -32,7 +31,7 @@ from pyro_fmvae.infer.elbo.structure import (
     unmasked,
 )
 from pyro_fmvae.infer.elbo.trial_runs import NotByPointError, check_discrete
-from pyro_fmvae.infer.exact.conditionals import LEAF, Block, LogJoint, find_blocks, products_of
+from pyro_fmvae.infer.exact.conditionals import LEAF, Block, LogJoint, at_choices, find_blocks, products_of
 
 
 class GibbsKernel(MCMCKernel):
@@ -262,16 +261,12 @@ class GibbsKernel(MCMCKernel):
     def _collapsible(self, blocks: Iterable[Block], values: dict[str, Tensor]) -> Block | None:
         """A Gaussian vector beside the discrete sites, whose numbers would hold each other fast."""
         ends = []
-        for end in (0, -1):
-            at_end = dict(values)
-            for name in self._discrete:
-                fn = self._sites[name]["fn"]
-                support = fn.enumerate_support(expand=False)
-                at_end[name] = support[end].expand(values[name].shape).to(values[name].dtype)
+        for end in (0.0, 1.0):
+            at_end = at_choices(self._sites, values, end)
             sites = self._joint.sites(at_end).items()
             ends.append({name: site["fn"].log_prob(unmasked(site)).sum() for name, site in sites})
         moved = {name for name, one in ends[0].items() if one != ends[1][name]}
-        vectors = (block for block in blocks if block.kind is NormalBlock.kind and block.users & moved)
+        vectors = (block for block in blocks if block.is_normal_vector and block.users & moved)
         return next((block for block in vectors if block.together(values).dim() == 1), None)
 
     def _log_density(self, values: dict[str, Tensor]) -> Tensor:
@@ -312,16 +307,21 @@ def _draw(block: Block, natural: Tensor, values: Mapping[str, Tensor], proper: l
     Raises:
         ValueError: λ* is of no distribution.
     """
-    names, is_proper = "', '".join(block.names), block.kind.family.in_domain(natural).all()
+    q: Any = block.kind(natural, torch.float64, validate_args=False)
+    if block.is_normal_vector:  # it is NaN where there is no such distribution
+        drawn = q.sample()
+        is_proper = drawn.isfinite().all()
+    else:
+        drawn, is_proper = None, block.kind.family.in_domain(natural).all()
     if proper is not None:
         proper.append(is_proper)
     elif not bool(is_proper):
+        names = "', '".join(block.names)
         raise ValueError(
             f"site '{names}': its conditional is no proper {block.kind.__name__.removeprefix('Natural')} "
             "given the other sites; give it a proper prior, or look for values that are not finite"
         )
-    q: Any = block.kind(natural, torch.float64, validate_args=False)
-    value = q.sample().to(values[block.names[0]].dtype)
+    value = (q.sample() if drawn is None else drawn).to(values[block.names[0]].dtype)
     finfo = torch.finfo(value.dtype)
     support = block.kind.family.distribution.support
     if (

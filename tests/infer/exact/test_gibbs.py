@@ -20,6 +20,7 @@ from pyro_fmvae.distributions import (
     LinearGaussianChain,
     RateWishart,
 )
+from pyro_fmvae.distributions.joint_parts import NormalBlock
 from pyro_fmvae.infer.elbo.structure import sample_sites
 
 # Programs: each takes its observations by name.
@@ -241,8 +242,53 @@ def test_joint_distribution_with_a_fallback():
 @pytest.mark.parametrize("model", [regression, hierarchy])
 def test_joint_distribution_by_turns(model, monkeypatch):
     """Gaussian blocks that are too large: one site at a time, coupled numbers by turns."""
-    monkeypatch.setattr("pyro_fmvae.infer.exact.conditionals.MOST_TOGETHER", 0)
+    monkeypatch.setattr(NormalBlock, "of", lambda *args: None)
     assert stays_in_the_joint_distribution(model, 200) < 4.5
+
+
+def many_groups(data):
+    mu = pyro.sample("mu", dist.Normal(1.0, 2.0))
+    tau = pyro.sample("tau", dist.Gamma(3.0, 2.0))
+    with pyro.plate("groups", 80):
+        theta = pyro.sample("theta", dist.Normal(mu, tau.rsqrt()))
+        pyro.sample("y", dist.Normal(theta, 0.7), obs=data.get("y"))
+
+
+def long_walk(data):
+    start = pyro.sample("start", dist.Normal(1.0, 2.0))
+    with pyro.plate("times", 80):
+        noise = pyro.sample("noise", dist.Normal(0.0, 1.0))
+        x = start + 0.5 * noise + 0.5 * noise.roll(1)
+        pyro.sample("y", dist.Normal(x, 0.7), obs=data.get("y"))
+
+
+def groups_that_pick(data):
+    with pyro.plate("kinds", 2):
+        mu = pyro.sample("mu", dist.Normal(1.0, 2.0))
+    with pyro.plate("groups", 80):
+        z = pyro.sample("z", dist.Categorical(torch.ones(2) / 2))
+        theta = pyro.sample("theta", dist.Normal(mu[z], 0.6))
+        pyro.sample("y", dist.Normal(theta, 0.7), obs=data.get("y"))
+
+
+@pytest.mark.parametrize(
+    ("model", "posterior"),
+    [
+        (many_groups, "SparseNormal"),
+        (long_walk, "SparseNormal"),
+        (groups_that_pick, "MultivariateNormal"),  # what depends on what is another matter in each sweep
+    ],
+)
+def test_joint_distribution_of_many_numbers(model, posterior):
+    plan = ConjugateGibbs(model).plan({"y": torch.zeros(80)})
+    assert posterior in [row.posterior for row in plan]
+    assert stays_in_the_joint_distribution(model, 60) < 4.5
+
+
+def test_hundreds_of_groups_are_drawn_together():
+    y, kernel = 2 + torch.randn(400, 3), ConjugateGibbs(group_means)
+    assert kernel.plan(y)["theta"].why == "jointly with 'mu'"
+    assert kernel.plan(y)["theta"].posterior == "SparseNormal"
 
 
 @pytest.mark.slow
