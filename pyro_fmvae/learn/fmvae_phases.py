@@ -67,10 +67,11 @@ SEEDING_LABELS = 1000
 FIRST_REVIVAL = 50
 """Steps of a joint phase after which free factors are compared with new starts; then twice as many."""
 WARM_UP, COLDEST = 0.05, 0.01
-"""Share of a joint phase in which the networks' learning rate grows to its value, and where it starts.
+"""Share of a joint phase in which the networks' learning rate and Δ grow to their values, and their start.
 
 Adam starts anew: its first steps change every weight by the whole rate, however small the gradient, and would
-undo what pretraining has learnt.
+undo what pretraining has learnt. So would Δ, which pulls the blocks of labels apart faster than the decoder
+follows.
 """
 SEED_RANGE = 2**62  # of starts within a phase, whose seeds are drawn from torch's own generator
 
@@ -266,9 +267,11 @@ class Joint(FactorialPhase):
             )
 
     def before_step(self, fraction: float) -> None:
-        """Move the KL weight to 1; warm the learning rate up, later move it to its end; open free factors."""
+        """Move the KL weight to 1; warm learning rate and Δ up, later end the former; open free factors."""
         super().before_step(fraction)
-        self.svi.optim.others.param_groups[0]["lr"] *= min(max(fraction / WARM_UP, COLDEST), 1.0)
+        warm = min(max(fraction / WARM_UP, COLDEST), 1.0)
+        self.svi.optim.others.param_groups[0]["lr"] *= warm
+        self.svi.elbo.label_weight = self.options.label_weight * warm
         self.closed, self.begun = fraction < self.options.free_from, True
         self.svi.elbo.kl_weight = self.kl_weight_now()
 

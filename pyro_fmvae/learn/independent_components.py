@@ -41,7 +41,7 @@ CLUSTERED: Final = 0.9
 """Least certainty of an assignment to clusters: directions of a Gaussian have 0.3 to 0.5, of a uniform
 distribution 0.76, within a property up to 0.86; two properties of smileys have 0.95 or more."""
 TELLS: Final = 0.2
-"""Least share of a direction's information that a label explains, for the direction to belong to it."""
+"""Least share of a direction's information or variance that a label explains, if the direction is its own."""
 LEAST: Final = 0.05
 """Least nats that a further cluster adds."""
 SPLIT: Final = 0.95
@@ -54,6 +54,7 @@ SHOWN: Final = 12
 """Directions whose bits are printed."""
 
 Array = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
 logger = logging.getLogger("pyro_fmvae")
 
 
@@ -96,6 +97,8 @@ class IndependentComponents:
         directions: unit vectors of the whitened space, [S, J].
         codes: of points in these directions, [M, S].
         seed: of mixtures.
+        telling: of each label, the orthonormal directions that tell its values, [at most K - 1, J]. All
+            others are orthogonal to them.
     """
 
     centre: Array
@@ -104,16 +107,30 @@ class IndependentComponents:
     directions: Array
     codes: Array
     seed: int = 0
+    telling: tuple[Array, ...] = ()
 
     @classmethod
-    def of(cls, mean: Array, variance: Array, seed: int = 0) -> "IndependentComponents":
-        """Find the directions by means and variances of q(z | x) of M points, each [M, J]."""
+    def of(
+        cls, mean: Array, variance: Array, seed: int = 0, labels: Labels | None = None, room: int = 0
+    ) -> "IndependentComponents":
+        """Find the directions, first those that tell labels, then independent ones of what these leave.
+
+        Args:
+            mean, variance: of q(z | x) of M points, each [M, J].
+            seed: of the analysis.
+            labels: [M, L], -1 = unknown, or None.
+            room: directions of a label at most.
+        """
         centre = mean.mean(0)
         values, vectors = np.linalg.eigh(np.cov(mean.T) + np.diag(variance.mean(0)))
         whitening, colouring = ((vectors * values**power) @ vectors.T for power in (-0.5, 0.5))
         white = (mean - centre) @ whitening
         shares, axes = np.linalg.eigh(np.cov(white.T))
-        axes = axes[:, shares >= SIGNAL]
+        axes, telling = axes[:, shares >= SIGNAL], []
+        for column in () if labels is None else labels.T:
+            told = telling_directions(white @ axes, column, room)
+            telling.append(told @ axes.T)
+            axes = axes @ np.linalg.svd(told)[2][len(told) :].T
         directions = axes.T
         if len(directions) > 1:
             from sklearn.decomposition import FastICA  # here and below: scikit-learn takes a while to import
@@ -123,7 +140,8 @@ class IndependentComponents:
                 warnings.simplefilter("ignore")  # Gaussian components have no direction to converge to
                 directions = found.fit(white @ axes).components_ @ axes.T
             directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        return cls(centre, whitening, colouring, directions, white @ directions.T, seed)
+        codes = white @ directions.T
+        return cls(centre, whitening, colouring, directions, codes, seed, tuple(telling))
 
     @cached_property
     def fitted(self) -> npt.NDArray[np.int64]:
@@ -188,24 +206,55 @@ class IndependentComponents:
             units.append(replace(best, directions=directions))
         return sorted(units, key=_clearness)
 
-    def basis(self, blocks: Sequence[Sequence[int]], dim: int) -> Array:
-        """An orthogonal matrix whose blocks of rows begin with the directions of factors: [J, J].
 
-        The directions are made orthogonal symmetrically. What is left stays as near to the axes as can be.
+def basis(heads: Sequence[Array], dim: int) -> Array:
+    """An orthogonal matrix whose blocks of rows begin with the directions of factors: [J, J].
 
-        Args:
-            blocks: of each factor, numbers of directions, all of them different.
-            dim: D, rows of each block.
-        """
-        size = len(self.centre)
-        heads = self.directions[[number for block in blocks for number in block]]
-        left, _, right = np.linalg.svd(heads, full_matrices=False)
-        heads = left @ right
-        beside = np.eye(size) - heads.T @ heads
-        axes = np.sort(np.argsort(-np.diag(beside), kind="stable")[: size - len(heads)])
-        left, _, right = np.linalg.svd(beside[axes], full_matrices=False)
-        rest, rows = iter(left @ right), iter(heads)
-        return np.stack([next(rows if d < len(block) else rest) for block in blocks for d in range(dim)])
+    The directions are made orthogonal symmetrically. What is left stays as near to the axes as can be.
+
+    Args:
+        heads: of each factor, unit vectors [at most D, J], linearly independent of all others.
+        dim: D, rows of each block.
+    """
+    vectors = np.concatenate(heads)
+    size = vectors.shape[1]
+    left, _, right = np.linalg.svd(vectors, full_matrices=False)
+    vectors = left @ right
+    beside = np.eye(size) - vectors.T @ vectors
+    axes = np.sort(np.argsort(-np.diag(beside), kind="stable")[: size - len(vectors)])
+    left, _, right = np.linalg.svd(beside[axes], full_matrices=False)
+    rest, rows = iter(left @ right), iter(vectors)
+    return np.stack([next(rows if d < len(head) else rest) for head in heads for d in range(dim)])
+
+
+def telling_directions(codes: Array, labels: Labels, room: int) -> Array:
+    """Directions in which the means of the values of a label differ, orthonormal: [at most room, S].
+
+    They are as many as explain ``TELLS`` of the variance of points that they were not found by, half of those
+    whose label is known. In all directions orthogonal to K - 1 of them, the means of K values are equal.
+
+    Args:
+        codes: [M, S].
+        labels: of one column, [M], -1 = unknown.
+        room: the most that are returned.
+    """
+    known = np.flatnonzero(labels >= 0)
+    known = known[np.argsort(labels[known], kind="stable")]
+    most, shares = min(len(np.unique(labels[known])) - 1, room), []
+    for one, other in ((known[::2], known[1::2]), (known[1::2], known[::2])) if most > 0 else ():
+        directions = np.linalg.svd(_means(codes[one], labels[one]))[2][:most]
+        between = (_means(codes[other], labels[other]) @ directions.T) ** 2
+        total = ((codes[other] - codes[other].mean(0)) @ directions.T) ** 2
+        shares.append(between.sum(0) / total.sum(0).clip(1e-12))
+    number = (np.mean(shares, 0) >= TELLS).sum() if shares else 0
+    return np.linalg.svd(_means(codes[known], labels[known]))[2][:number] if number else codes[:0]
+
+
+def _means(codes: Array, labels: Labels) -> Array:
+    """√n_k (m_k - m) of the points of each value, whose squares add up to the variation between values."""
+    values, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    means = np.stack([codes[numbers == value].mean(0) for value in range(len(values))])
+    return np.sqrt(counts)[:, None] * (means - codes.mean(0))
 
 
 def _clearness(unit: Unit) -> tuple[bool, float]:
@@ -241,9 +290,9 @@ def dependent(codes: Array) -> list[list[int]]:
 def blocks_of(
     units: Sequence[Unit],
     sizes: Sequence[int],
-    dim: int,
+    rooms: Sequence[int],
     labelled: Sequence[int] = (),
-    labels: npt.NDArray[np.int64] | None = None,
+    labels: Labels | None = None,
 ) -> list[list[Unit]]:
     """The units that each factor starts from. No unit is used twice.
 
@@ -253,7 +302,7 @@ def blocks_of(
     Args:
         units: to choose from.
         sizes: K of each factor.
-        dim: D, directions that each block has room for.
+        rooms: directions that the block of each factor has room for.
         labelled: factors that labels belong to, in the order of the columns.
         labels: of the points, -1 = unknown, [M, labelled factors]; None: there are none.
     """
@@ -271,7 +320,7 @@ def blocks_of(
                 explained[number, column] = max(information, 0.0)
 
     def room(factor: int) -> int:
-        return dim - sum(len(unit.directions) for unit in blocks[factor])
+        return rooms[factor] - sum(len(unit.directions) for unit in blocks[factor])
 
     for number in np.argsort(-explained.max(-1, initial=0.0)):
         most = explained[number].max(initial=0.0)
@@ -315,11 +364,11 @@ def found_sizes(loc: Tensor, scale: Tensor, labels: Tensor | None, seed: int) ->
     size = mean.shape[1]
     if len(mean) < 2 * size:
         raise ValueError(f"factors: auto needs {2 * size} points or more, got {len(mean)}")
-    units = IndependentComponents.of(mean, variance, seed).units(MOST, size)
     known = None if labels is None else labels.cpu().numpy()
+    units = IndependentComponents.of(mean, variance, seed, known, size).units(MOST, size)
     columns = 0 if known is None else known.shape[1]
     sizes = (*(MOST for _ in range(columns)), *(unit.components for unit in units))
-    blocks = blocks_of(units, sizes, size, range(columns), known)
+    blocks = blocks_of(units, sizes, [size] * len(sizes), range(columns), known)
     free = [unit for block in blocks[columns:] for unit in block if unit.clustered]
     return tuple(unit.components for unit in free), spectrum(units)
 
@@ -365,21 +414,29 @@ def start_from_components(
             *(needed, len(mean)),
         )
         return Start(loc, scale)
-    found = IndependentComponents.of(mean, variance, seed)
+    known = None if labels is None else labels.cpu().numpy()
+    found = IndependentComponents.of(mean, variance, seed, known, model.dim)
+    of_labels = dict(zip(model.labelled, found.telling, strict=known is not None))
     free = [factor for factor in range(len(model.num_components)) if factor not in model.labelled]
     most = max(model.num_components[factor] for factor in free)
     units = found.units(min(most, MOST), model.dim)
-    known = None if labels is None else labels.cpu().numpy()
-    blocks = blocks_of(units, model.num_components, model.dim, model.labelled, known)
+    rooms = [model.dim - len(of_labels.get(factor, ())) for factor in range(len(model.num_components))]
+    blocks = blocks_of(units, model.num_components, rooms, model.labelled, known)
     logger.info("independent components: %s bits", spectrum(units))
-    if not any(unit.clustered for factor in free for unit in blocks[factor]):
+    clustered = any(unit.clustered for factor in free for unit in blocks[factor])
+    if not clustered:
         logger.warning(
             "independent components: no direction of the codes has clusters%s; free factors start by k-means",
             " that labels do not explain" if model.labelled else "",
         )
-        return Start(loc, scale, units=units)
+        if not any(map(len, found.telling)):
+            return Start(loc, scale, units=units)
     numbers = [[number for unit in block for number in unit.directions] for block in blocks]
-    rotation = found.basis(numbers, model.dim)
+    heads = [
+        np.concatenate([of_labels.get(factor, found.directions[:0]), found.directions[block]])
+        for factor, block in enumerate(numbers)
+    ]
+    rotation = basis(heads, model.dim)
     to, back = rotation @ found.whitening, found.colouring @ rotation.T
     try:
         change = (torch.from_numpy(part) for part in (to, back, found.centre, variance.mean(0)))
@@ -388,7 +445,9 @@ def start_from_components(
         logger.warning("independent components: %s; free factors start by k-means", error)
         return Start(loc, scale, units=units)
     directions_of = {
-        factor: [d for unit in blocks[factor] for d in unit.seen_in] for factor in free if blocks[factor]
+        factor: [d for unit in blocks[factor] for d in unit.seen_in]
+        for factor in free
+        if clustered and blocks[factor]
     }
     starts = {
         factor: torch.from_numpy(found.responsibilities(directions, model.num_components[factor]))

@@ -221,6 +221,14 @@ def test_learning_rate_grows_at_first_and_falls_in_the_second_half(fraction, rat
     assert rates == pytest.approx([rate, 1e-2])  # that of λ stays
 
 
+@pytest.mark.parametrize(("fraction", "share"), [(0.0, 0.01), (0.025, 0.5), (0.05, 1.0), (0.9, 1.0)])
+def test_weight_of_labels_grows_at_first(fraction, share):
+    phase = Joint(labelled_model(), FMVAEOptions(label_weight=40.0), TEN)
+    phase.enter()
+    phase.before_step(fraction)
+    assert phase.svi.elbo.label_weight == pytest.approx(40.0 * share)
+
+
 @pytest.mark.usefixtures("single_precision")
 @pytest.mark.parametrize(
     "left_out", [(), (0,), (1,), (2,), (3,), (0, 1), (0, 1, 3), (1, 2, 3)], ids=lambda out: f"without {out}"

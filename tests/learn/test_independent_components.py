@@ -11,10 +11,12 @@ from pyro_fmvae.learn.fmvae_phases import PriorFitting
 from pyro_fmvae.learn.independent_components import (
     IndependentComponents,
     Unit,
+    basis,
     blocks_of,
     dependent,
     found_sizes,
     start_from_components,
+    telling_directions,
 )
 from pyro_fmvae.learn.options import FMVAEOptions
 from pyro_fmvae.learn.phase import Budget
@@ -118,17 +120,51 @@ def test_labels_have_the_directions_that_tell_them_and_none_is_used_twice():
     ]
     units += [unit(4, np.where(rng.random(400) < 0.02, 1 - y[:, 1], y[:, 1]))]  # tells the second label, too
     labels = np.where(np.arange(400)[:, None] < 40, y, -1)
-    blocks = blocks_of(units, (2, 2, 2, 2), 1, (0, 1), labels)
+    blocks = blocks_of(units, (2, 2, 2, 2), (1, 1, 1, 1), (0, 1), labels)
     numbers = [[number for each in block for number in each.directions] for block in blocks]
     assert numbers[:2] == [[2], [1]]
     assert sorted(numbers[2] + numbers[3]) == [0, 3]
 
 
+def test_free_blocks_have_nothing_of_the_means_of_labels():
+    """Three values lie in two directions, none of which an independent component of the codes is."""
+    sources, clusters = planted(1, 3)
+    rng = np.random.default_rng(1)
+    value = rng.integers(0, 3, POINTS)
+    triangle = np.stack([np.cos(value * 2 * np.pi / 3), np.sin(value * 2 * np.pi / 3)], 1) * 1.2
+    sources = np.concatenate([triangle + 0.5 * rng.normal(size=(POINTS, 2)), sources], 1)
+    loc = torch.tensor(sources @ orthogonal(6).T, dtype=torch.get_default_dtype())
+    model = linear_model((3, 2), 3, 6, labelled=(0,))
+    labels = torch.where(torch.arange(POINTS) % 2 == 0, torch.tensor(value), -1)[:, None]
+    start = start_from_components(model, loc, torch.full_like(loc, 0.1), labels, 0)
+    hidden = value[1::2]
+    means = np.stack([start.loc[1::2].numpy()[hidden == k].mean(0) for k in range(3)])
+    apart = means.std(0)
+    assert (apart[:2] > 0.5).all() and (apart[2:] < 0.1).all()
+    assert adjusted_rand_score(clusters[:, 0], start.responsibilities[1].argmax(-1)) == 1
+    torch.testing.assert_close(model.encoder(loc)[0], start.loc, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("known", "values", "room", "number"), [(0, 3, 9, 0), (1, 3, 9, 0), (40, 3, 9, 2)])
+def test_directions_of_a_label_are_as_many_as_tell_points_beside(known, values, room, number):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, values, 400)
+    codes = rng.normal(size=(400, 12))
+    given = np.where(np.arange(400) < known, labels, -1)
+    assert len(telling_directions(codes, given, room)) == 0  # chance alone
+    codes[:, :2] += 4 * np.stack([labels == 1, labels == 2], 1)
+    codes[:, 2] += 0.3 * labels
+    found = telling_directions(codes, given, room)
+    assert found.shape == (number, 12)
+    assert telling_directions(codes, given, 1).shape == (min(number, 1), 12)
+    np.testing.assert_allclose(found @ found.T, np.eye(number), atol=1e-12)
+
+
 def test_factors_have_units_of_their_size_and_large_ones_several():
     units = [unit(0, [0], 2.5, 2), unit(2, [0], 1.0), unit(3, [0], 0.99), unit(4, [0], 0.05)]
-    (two,), (six,) = blocks_of(units, (2, 6), 3)
+    (two,), (six,) = blocks_of(units, (2, 6), (3, 3))
     assert (two.directions, six.directions) == ((2,), (0, 1))
-    (many,) = blocks_of(units, (64,), 5)
+    (many,) = blocks_of(units, (64,), (5,))
     assert [each.directions for each in many] == [(0, 1), (2,), (3,)]
 
 
@@ -151,10 +187,10 @@ def test_directions_that_share_a_factor_are_one_unit():
 def test_basis_is_orthogonal_and_begins_with_the_directions():
     sources, _ = planted(2, 4)
     found = IndependentComponents.of(sources @ orthogonal(6).T, np.full_like(sources, 0.01))
-    basis = found.basis([[1], [], [0]], 2)
-    np.testing.assert_allclose(basis @ basis.T, np.eye(6), atol=1e-12)
+    rows = basis([found.directions[block] for block in ([1], [], [0])], 2)
+    np.testing.assert_allclose(rows @ rows.T, np.eye(6), atol=1e-12)
     for row, number in ((0, 1), (4, 0)):
-        assert abs(basis[row] @ found.directions[number]) > 0.99
+        assert abs(rows[row] @ found.directions[number]) > 0.99
 
 
 @pytest.mark.parametrize("signal", [True, False])
@@ -188,6 +224,6 @@ def test_sizes_are_found_beside_those_of_labels():
     assert found_sizes(loc, scale, None, 0)[0] == (2, 2, 2)
     sizes, bits = found_sizes(loc, scale, labels, 0)
     assert sizes == (2, 2)
-    assert bits.startswith("1.00 1.00 1.00 |")
+    assert bits.startswith("1.00 1.00 |")  # without the one that the label tells
     with pytest.raises(ValueError, match=r"^factors: auto needs 16 points or more, got 15"):
         found_sizes(loc[:15], scale[:15], None, 0)

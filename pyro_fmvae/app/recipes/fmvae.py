@@ -121,7 +121,8 @@ def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
             train, labels = dataset.train, None
             if train.labels is not None:
                 labels = hide_labels(train, config.labels, config.seed)[:, : len(names)]
-            defaults |= own_labelled(dataset, labels, config.spread, config.factors is not None)
+            closed = config.factors is None and not pretrained
+            defaults |= own_labelled(dataset, labels, config.spread, closed)
     return defaults
 
 

@@ -24,7 +24,7 @@ MANY_NUMBERS = 1000
 
 
 def own_labelled(
-    dataset: Dataset, labels: Tensor | None, spread: float | None, named: bool
+    dataset: Dataset, labels: Tensor | None, spread: float | None, closed: bool
 ) -> dict[str, Any]:
     """Find the defaults; the page on the model has the reason of each.
 
@@ -32,8 +32,7 @@ def own_labelled(
         dataset: the person's own data.
         labels: in use, of all training points, int64 [N, L'], -1 = unknown; None without any.
         spread: of the options, None if it was not given.
-        named: whether the factors are given, so that those without labels are to be found. Otherwise labels
-            come first.
+        closed: whether factors without labels are closed at first, so that labels come first.
 
     Returns:
         Values by name of the option.
@@ -46,7 +45,7 @@ def own_labelled(
         found["label_weight"] = CLASSIFICATION / known.double().mean().item()
     if image:
         found |= {"min_scale": 0.1, "augmentation": 0.5}
-        if not named:
+        if closed:
             found["free_from"] = 0.5
             if math.prod(dataset.event_shape) >= MANY_NUMBERS:
                 found["kl_weight"] = 20.0

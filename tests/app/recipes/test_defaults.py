@@ -219,7 +219,7 @@ def test_own_labelled_images_are_warped_to_the_end(shape, kind, warped):
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (32, 32), (20, 20, 3), (64, 64, 3)])
-@pytest.mark.parametrize("options", [{}, {"labels": 1.0, "factors": (2, 4)}])
+@pytest.mark.parametrize("options", [{}, {"labels": 1.0}, {"labels": 1.0, "factors": (2, 4)}])
 def test_pretrained_codes_are_neither_squeezed_nor_hidden(shape, options):
     data = dataset(shape, Kind.IMAGE, (2,), size=40)
     for given in ({}, {"pretrain_iterations": 0, "pretrained": "/runs/a"}):
@@ -230,9 +230,9 @@ def test_pretrained_codes_are_neither_squeezed_nor_hidden(shape, options):
 
 
 @pytest.mark.parametrize(("shape", "weight"), [((8, 8), 1), ((31, 31), 1), ((32, 32), 20), ((20, 20, 3), 20)])
-def test_labels_of_own_images_come_first_where_no_factors_are_given(shape, weight):
+def test_labels_of_own_images_come_first_where_neither_factors_nor_pretraining_are_given(shape, weight):
     data = dataset(shape, Kind.IMAGE, (2,), size=40)
-    config = resolve(configure(data="mine.npz", labels=1.0), data)
+    config = resolve(configure(data="mine.npz", labels=1.0, pretrain_iterations=0), data)
     assert (config.kl_weight, config.free_from) == (weight, 0.5)
     assert config.min_scale == 0.1 and resolve(config, data) == config
 

@@ -32,14 +32,21 @@ def pictures(number):
 
 
 @pytest.mark.usefixtures("single_precision")
-def test_free_factors_stay_alive_beside_labelled_ones(tmp_path):
+@pytest.mark.parametrize("factors", [(2, 8, 8), None])
+def test_free_factors_stay_alive_beside_labelled_ones(factors, tmp_path):
     """No phase begins by losing what the one before has learnt, and a property without a label is found."""
     x, values = pictures(1500)
     hat = np.where(np.arange(len(x)) % 5 < 2, values[:, 2], -1)[:, None]
     np.savez(tmp_path / "people.npz", x=x, labels=hat, label_names=np.array(["hat"]))
     dataset = load(str(tmp_path / "people.npz"))
     iterations = {"pretrain_iterations": 400, "prior_iterations": 20, "joint_iterations": 150}
-    options = {"labels": 1.0, "factors": (2, 8, 8), "factor_dim": 4, "hidden": (50,), "batch_size": 100}
+    options = {
+        "labels": 1.0,
+        "factors": factors,
+        "factor_dim": 4 if factors else 6,
+        "hidden": (50,),
+        "batch_size": 100,
+    }
     config = configure(data="people.npz", spread=0.0, eager=True, **options, **iterations)
     trainer = Trainer(Run.new(tmp_path / "run", config, dataset), dataset, torch.device("cpu"))
     rows = in_order(replace(dataset.train, labels=None), trainer.device)
