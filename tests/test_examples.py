@@ -95,6 +95,10 @@ RUNS = {
         ["--seeds=1"],
         ['"HiddenMarkovModel", "log-likelihood": -3.188', '"hmmlearn"' if find_spec("hmmlearn") else "{"],
     ),
+    "benchmarks/others/time_series.py": (
+        ["--seeds=1"],
+        ["LinearDynamicalSystem" if find_spec("statsmodels") else "skipped: statsmodels is not installed"],
+    ),
     "benchmarks/others/topics.py": (["--seeds=1", "--topics=5"], ['"method": "TopicModel", "perplexity"']),
     "benchmarks/topics.py": (
         ["--documents=200", "--topics=4", "--passes=1", "--steps=2"],
