@@ -142,15 +142,6 @@ def test_a_posterior_in_standard_parameters_comes_back_as_it_was(b, small):
 # --- the methods
 
 
-def test_methods_carry_the_names_that_records_are_found_by(b):
-    names = [method.name for method in b.step_methods.METHODS]
-    assert len(set(names)) == len(names)
-    assert sum(name.startswith("captured") for name in names) == 3
-    assert sum(name.startswith("TraceEnum") for name in names) == 4
-    assert sum(method.floor for method in b.step_methods.METHODS) == 4
-    assert set(b.step_plot.COLOURS) == set(names)
-
-
 def test_methods_are_chosen_by_parts_of_their_names(b):
     choose = b.step_methods.choose
     assert [method.name for method in choose("vae,-compiled,-graph")] == ["vae"]
@@ -314,12 +305,6 @@ def test_step_skips_what_would_take_too_much_memory(b, capsys):
     assert other["skipped"] == "would take about 1 MB, more than 1"
 
 
-def test_step_needs_something_to_compare_with(b, capsys):
-    with pytest.raises(SystemExit):
-        b.step.main(["--methods=captured"])
-    assert "expected a plain VAE" in capsys.readouterr().err
-
-
 @pytest.mark.slow  # two methods are compiled: about half a minute on one core
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
@@ -351,28 +336,6 @@ def test_estimators_prints_noise_curves_and_what_was_reached(b, capsys, tmp_path
     assert is_picture(tmp_path / "estimators.png")
 
 
-def test_estimators_reads_mnist(b, tmp_path):
-    rng = np.random.default_rng(0)
-    sizes = {"x_train": 7, "x_valid": 3}
-    np.savez(
-        tmp_path / "mnist_static.npz",
-        **{k: rng.integers(0, 2, (n, 28, 28), np.uint8) for k, n in sizes.items()},
-    )
-    train, valid = b.estimators.splits(str(tmp_path), points=5)
-    assert (len(train), len(valid)) == (5, 3)
-
-
-@pytest.mark.slow
-def test_gradients_of_one_estimator_have_one_mean(b, small):
-    model, x = small
-    with pyro.validation_enabled(False):
-        noise = {r["method"]: r for r in b.estimators.gradient_noise(model, x, draws=150, seed=0)}
-    ours, theirs = noise["TraceConjugate_ELBO"], noise["TraceEnum (assignment in the guide)"]
-    error = math.sqrt(4 * ours["signal"] * (ours["variance"] + theirs["variance"]) / 150)
-    assert abs(ours["signal"] - theirs["signal"]) < SIGMAS * error
-    assert theirs["relative"] > 1.0
-
-
 def test_scaling_stops_at_the_limit(b, capsys, tmp_path):
     found = records(
         b.scaling, capsys, "--components", "2,32", "--factors", "1,4", "--steps", "1", "--limit-mb", "5",
@@ -387,12 +350,6 @@ def test_scaling_stops_at_the_limit(b, capsys, tmp_path):
     assert all(r["ms"] > 0 and r["peak_mb"] > 0 for r in found[::2])
     assert "more than 5" in found[3]["skipped"] and "more than 5" in found[7]["skipped"]
     assert is_picture(tmp_path / "scaling.png")
-
-
-def test_scaling_says_what_it_does_not_know(b, capsys):
-    with pytest.raises(SystemExit):
-        b.scaling.main(["--methods", "nothing"])
-    assert "got nothing" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -432,31 +389,12 @@ def test_spot_checks_compares_steps_with_and_without_one(b, capsys):
     assert found[1]["share"] == pytest.approx((found[1]["ratio"] - 1) / 10, abs=1e-4)
 
 
-def test_spot_checks_checks_at_every_step_or_none(b, monkeypatch):
-    checks = []
-    monkeypatch.setattr(b.spot_checks.CapturedSVI, "_compare", lambda *arguments: checks.append(arguments))
-    x = b.start.random_images(4, 0)
-    for checked in (False, True):
-        model = b.start.make_model("mlp", b.start.Setting(1, 2, 3, 4), num_data=4)
-        step = b.spot_checks.captured(model, False, checked)
-        for _ in range(4):
-            step(x)
-    assert len(checks) == 3  # all steps but the first, which is captured
-
-
 def test_ragged_contestants_start_from_the_same_networks(b):
     start = b.ragged.make_networks("mlp", 6, b.start.IMAGE)
     one, other = (b.ragged.seeded(start, factors, 2, seed=0) for factors in ((2, 2, 5), (5, 5, 5)))
     for ours, theirs in zip(one.encoder.parameters(), other.encoder.parameters(), strict=True):
         assert ours is not theirs and torch.equal(ours, theirs)
     assert one.num_components == (2, 2, 5) and one.dim == other.dim == 2
-
-
-@pytest.mark.parametrize("text", ["2,x", "0,2", "4", "3,3,3"])
-def test_ragged_wants_sizes_that_differ(b, capsys, text):
-    with pytest.raises(SystemExit):
-        b.ragged.main(["--factors", text])
-    assert "expected" in capsys.readouterr().err
 
 
 def test_topics_passes_by_turns(b, capsys, monkeypatch):
@@ -467,12 +405,6 @@ def test_topics_passes_by_turns(b, capsys, monkeypatch):
         (number, name) for number in (1, 2) for name in ("ours", "scikit-learn")
     ]
     assert all(0 < r["perplexity"] < 60 and r["seconds"] > 0 for r in found)
-
-
-def test_topics_memory_grows_with_words(b, monkeypatch):
-    monkeypatch.setattr(b.topics, "WORDS", 30)
-    few, many = (b.topics.memory(b.topics.ConjugateSVI, width, 10, 1) for width in (5, 20))
-    assert many > 2 * few > 0
 
 
 def test_topics_perplexity_is_that_of_the_words_in_even_topics(b):
@@ -490,18 +422,6 @@ def test_hidden_markov_starts_all_methods_at_the_same_posteriors(b, capsys):
     for record in found:
         assert record["bound"] == pytest.approx(found[0]["bound"], abs=1e-6)
         assert record["seconds"] > 0 and record["ratio"] > 0
-
-
-def test_hidden_markov_says_why_it_is_skipped(b, capsys, monkeypatch):
-    monkeypatch.setattr(b.hidden_markov, "VariationalGaussianHMM", None)
-    b.hidden_markov.main([])
-    assert capsys.readouterr().out == "skipped: hmmlearn is not installed\n"
-
-
-def test_peers_says_why_it_is_skipped(b, capsys, monkeypatch):
-    monkeypatch.setattr(b.peers, "bayespy", None)
-    b.peers.main([])
-    assert "skipped: BayesPy is not installed" in capsys.readouterr().out
 
 
 def test_dimensions_that_each_tell_of_one_property_are_disentangled(b):

@@ -277,18 +277,3 @@ def test_it_runs(script, methods, tmp_path, monkeypatch, capsys, covariances):
         assert by_name[name]["bound"] == pytest.approx(best["bound"], abs=0.01)
     assert by_name["estimator of 100"]["setup"] > 0
     assert (tmp_path / "curves.png").stat().st_size > 0
-
-
-def test_it_prints_a_table(script, capsys):
-    arguments = "--points 300 --points 400 --dim 2 --components 2 --held-out 50 --method sklearn"
-    script.main([*arguments.split(), "--max-seconds", "1", "--margin", "0.1"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == [*script.COLUMNS, "to_0.1"]
-    assert [line.split()[:2] for line in lines[2:]] == [["sklearn", "300"], ["sklearn", "400"]]
-
-
-@pytest.mark.parametrize("option", ["--points", "--components", "--batch-size"])
-def test_sizes_are_whole_numbers(script, capsys, option):
-    with pytest.raises(SystemExit):
-        script.main([option, "0"])
-    assert "expected a whole number >= 1, got '0'" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from pyro_fmvae.app.runs import report
 from pyro_fmvae.data import Split, whole
 from pyro_fmvae.evaluate import to_location, transport
 from tests.evaluate.exact import PROPERTIES, SIZES, STRIPES, exact_model, images, random_codes
-from tests.models.small import binary_data, small_model
+from tests.models.small import small_model
 from tests.scripts import imported
 from tests.small_runs import train
 
@@ -86,46 +86,6 @@ def test_unknown_labels_are_masked():
     assert accuracy[1].isnan()
 
 
-def test_loss_sums_known_properties_per_image():
-    logits = [torch.randn(3, 2), torch.randn(3, 4)]
-    labels = torch.tensor([[0, -1], [-1, -1], [1, 3]])
-    first, second = (values.log_softmax(-1) for values in logits)
-    expected = -(first[0, 0] + first[2, 1] + second[2, 3]) / 3
-    torch.testing.assert_close(script._loss(logits, labels), expected)
-    assert script._loss(logits, torch.full((3, 2), -1)) == 0
-
-
-def test_training_depends_on_the_seed_alone():
-    train, state = squares(100), torch.get_rng_state()
-    first = train_judge(train, VALUES, seed=1, iterations=3).state_dict()
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.rand(1)
-    again, other = (train_judge(train, VALUES, seed=seed, iterations=3).state_dict() for seed in (1, 2))
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not any(torch.equal(first[name], other[name]) for name in first if "weight" in name)
-
-
-@pytest.mark.parametrize("shape", [(4, 16, 18), (4, 16, 18, 3)])
-def test_blur_mixes_each_image_with_its_neighbourhood_means(shape):
-    x = torch.randn(shape)
-    blurred = script._blur(x, torch.Generator().manual_seed(0))
-    assert blurred.shape == x.shape
-    means = torch.stack([x[:, i : i + 14, j : j + 16] for i in range(3) for j in range(3)]).mean(0)
-    inner = x[:, 1:-1, 1:-1]
-    weights = ((blurred[:, 1:-1, 1:-1] - inner) / (means - inner)).flatten(1)
-    assert ((weights > 0) & (weights < 1)).all()
-    torch.testing.assert_close(weights, weights[:, :1].expand_as(weights))
-    assert len(weights[:, 0].unique()) == 4
-    constant = torch.full(shape, 0.7)  # the border is no darker
-    torch.testing.assert_close(script._blur(constant, torch.Generator().manual_seed(0)), constant)
-
-
-def test_share_of_nothing_is_nan():
-    hits = torch.tensor([[True, True], [False, True]])
-    counted = torch.tensor([[True, False], [True, False]])
-    assert script.share(hits, counted).tolist() == [0.5, pytest.approx(float("nan"), nan_ok=True)]
-
-
 def test_an_exact_model_generates_what_is_intended():
     generation = judged_generation(exact_model(), exact_judge(), 300)
     assert generation.images.shape == (300, 16, 16)
@@ -149,16 +109,6 @@ def test_generation_that_fails_is_told():
     assert generation.accuracy.max() < 0.6
     shifted = judged_generation(exact_model(offset=1.0), exact_judge(), 50)
     assert shifted.accuracy.tolist() == [0.0, 0.0]
-
-
-def test_draws_depend_on_the_seed_alone():
-    model, judge = exact_model(), exact_judge()
-    state = torch.get_rng_state()
-    first = judged_generation(model, judge, 20, seed=1)
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.rand(1)
-    assert torch.equal(judged_generation(model, judge, 20, seed=1).images, first.images)
-    assert not torch.equal(judged_generation(model, judge, 20, seed=2).images, first.images)
 
 
 @pytest.mark.parametrize("placement", [to_location, transport])
@@ -212,26 +162,6 @@ def test_what_edits_break_is_told():
     assert edits.kept_of_original.tolist() == pytest.approx([(wrong + 1) / 2, 1.0])
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_other_values_are_uniform_over_the_others(size):
-    generator = torch.Generator().manual_seed(0)
-    for current in range(size + 1):  # the last stands for no value
-        asked = script._other_values(torch.full((3000,), current), size, generator)
-        counts = asked.bincount(minlength=size)
-        others = [value for value in range(size) if value != current]
-        assert counts[others].sum() == 3000
-        share = 3000 / len(others)
-        assert (counts[others] - share).abs().max() < 4 * share**0.5
-
-
-def test_a_property_with_one_value_cannot_be_edited():
-    x, _ = images(random_codes(10))
-    judge = exact_judge()
-    judge.label_sizes = (1, 3, 2)
-    edits = judged_edits(exact_model(), judge, x, torch.zeros(10, 3, dtype=torch.int64))
-    assert edits.flipped.isnan().tolist() == [True, False]
-
-
 def test_binary_images_are_the_more_probable_pixels():
     model = small_model((3,))
     z = torch.randn(8, 2) * 5
@@ -239,13 +169,6 @@ def test_binary_images_are_the_more_probable_pixels():
     shown = script.decoded(model, z)
     assert torch.equal(shown, (means >= 0.5).to(means.dtype))
     assert 0 < shown.mean() < 1
-
-
-def test_models_in_single_precision_are_judged_by_a_judge_in_another():
-    torch.set_default_dtype(torch.float32)
-    model = small_model((2,), labelled=(0,))
-    x = binary_data(3)
-    assert script.decoded(model, model.encoder(x)[0]).dtype == torch.float32
 
 
 def test_the_script_judges_a_run(tmp_path, monkeypatch, capsys):

@@ -47,11 +47,3 @@ def test_records(s, capsys):
     ]
     assert records[0]["ratio"] == 1
     assert all(record["ms"] > 0 and record["peak_mb"] > 0 for record in records)
-
-
-@pytest.mark.parametrize("arguments", ["--models xyz", "--methods captured", "--latents 0"])
-def test_refuses(s, arguments, capsys):
-    with pytest.raises(SystemExit) as error:
-        s.main(arguments.split())
-    assert error.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1

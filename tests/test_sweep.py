@@ -1,21 +1,16 @@
 """The tables of results in examples: which commands a row takes, what its file says, tables and figures."""
 
 import json
-import os
 import shutil
-import signal
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from pyro_fmvae import checkpoint
 from pyro_fmvae.app.cli import build_parser
 from pyro_fmvae.app.recipes.registry import DEFAULT, all_options, configure
 from tests.scripts import imported
@@ -145,11 +140,6 @@ def test_the_row_that_others_start_from_is_run_first_and_once(small, program):
     assert program.calls[2] == ("evaluate", train["--out"], *asked, "--data-root", "/secret/data")
 
 
-def test_a_row_by_name_brings_the_one_that_it_starts_from(small, program):
-    small.run(["other"])
-    assert program.commands() == ["out start", "out other", "evaluate other", "evaluate other"]
-
-
 def test_a_finished_row_is_not_run_again(s, small, program):
     small.run()
     before = {path: path.read_bytes() for path in small.out.glob("*.json")}
@@ -165,18 +155,6 @@ def test_an_interrupted_run_is_resumed(small, program):
     assert program.commands() == ["resume start", "resume one", "evaluate one", "evaluate one"]
     folder = str(small.out / "runs" / "one")
     assert program.calls[1] == ("train", "--resume", folder, "--data-root", "/secret/data")
-
-
-def test_where_data_are_is_said_only_if_it_is_known(s, small, program, monkeypatch):
-    begin(small)
-    rows = [
-        replace(row, train={name: value for name, value in row.train.items() if name != "data_root"})
-        for row in small.rows.values()
-    ]
-    monkeypatch.setattr(s.sweep, "call", lambda *given: program.calls.append(given) or "{}")
-    s.sweep.Sweep(rows, small.out).run(["one"])
-    assert program.calls[1] == ("train", "--resume", str(small.out / "runs" / "one"))
-    assert not any("--data-root" in given for given in program.calls)
 
 
 def begin(sweep):
@@ -218,60 +196,6 @@ def keep(folder, files):
         (folder / file).write_text(config)
 
 
-@pytest.mark.parametrize(
-    ("files", "commands", "message"),
-    [
-        (["mine.txt"], 1, "{} is no run (it has no config.json)"),
-        (["checkpoint/state.safetensors"], 1, "{} is no run (it has no config.json)"),
-        (
-            ["config.json", "checkpoint/state.json"],
-            2,
-            None,
-        ),  # lost checkpoints are for `train` to complain of
-        (["config.json", "metrics.jsonl"], 2, None),
-    ],
-)
-def test_nothing_else_is_removed(small, program, files, commands, message):
-    begin(small)
-    folder = small.runs / "one"
-    keep(folder, files)
-    if "metrics.jsonl" in files:
-        (folder / "metrics.jsonl").write_text('{"step": 0}\n{"step": 9, "seconds": 1}\n')
-    before = contents(folder)
-    program.failing = str(folder)
-    with pytest.raises(SystemExit) as stopped:
-        small.run(["one"])
-    assert stopped.value.code == (3 if message is None else f"rows: {message.format(folder)}")
-    assert program.commands() == ["resume start", "resume one"][:commands]
-    assert contents(folder) == before
-
-
-def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_a_run_that_another_process_has_just_begun_is_left_alone(small, program):
-    begin(small)
-    folder = small.runs / "one"
-    keep(folder, ["config.json"])
-    with checkpoint.alone(folder), pytest.raises(SystemExit) as stopped:
-        small.run(["one"])
-    assert stopped.value.code == f"rows: {folder}: another process is training this run"
-    assert program.commands() == ["resume start"] and (folder / "config.json").exists()
-
-
-def test_a_run_that_started_from_another_row_is_not_taken_for_the_row(small, program):
-    begin(small)
-    shutil.rmtree(small.runs / "one")
-    make_run(small.runs / "one", {"--seed": "2", "--pretrained": "/x/runs/other", "--factors": "4"})
-    with pytest.raises(SystemExit, match=r"rows: .*one was begun with pretrained other, not start$"):
-        small.run(["one"])
-    shutil.rmtree(small.runs / "one")
-    make_run(small.runs / "one", {"--seed": "2", "--factors": "4"})
-    with pytest.raises(SystemExit, match=r"rows: .*one was begun with pretrained None, not start$"):
-        small.run(["one"])
-
-
 def test_a_run_that_was_begun_with_other_options_is_not_taken_for_the_row(small, program):
     make_run(small.out / "runs" / "start", {"--seed": "3", "--model": "vae"})
     with pytest.raises(SystemExit, match=r"rows: .*start was begun with seed 3, not 2$"):
@@ -287,22 +211,6 @@ def test_a_row_that_was_made_with_other_options_is_not_taken_for_this_one(s, sma
         s.sweep.Sweep([small.rows["start"], other], small.out).run(["one"])
     restarted = replace(small.rows["start"], train={"data": "mnist"})
     s.sweep.Sweep([restarted, row], small.out).run(["one"])  # what it started from is in the file
-
-
-def test_a_row_of_fewer_evaluations_is_not_taken_for_this_one(s, small, program):
-    row = replace(small.rows["one"], pretrained=None)
-    fewer = replace(row, evaluate={"bounds": row.evaluate["bounds"]})
-    s.sweep.Sweep([fewer], small.out).run()
-    with pytest.raises(
-        SystemExit, match=r"rows: .*one.json was made with .*, by `nothing`, not by `.* 500`$"
-    ):
-        s.sweep.Sweep([row], small.out).run()
-
-
-def test_runs_may_lie_elsewhere(s, small, program, tmp_path):
-    s.sweep.Sweep(list(small.rows.values()), small.out, tmp_path / "elsewhere").run(["one"])
-    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == ["one", "start"]
-    assert [path.name for path in small.out.iterdir()] == ["one.json"]
 
 
 @pytest.mark.parametrize(("failing", "calls"), [("vae", 1), ("4", 2), ("500", 4)])
@@ -321,20 +229,6 @@ def test_unknown_names_are_refused_before_anything_is_run(small, program, names)
         small.run(names)
     assert refused.value.code == f"rows: expected some of start, one, other, got {names[-1]}"
     assert program.calls == []
-
-
-def test_a_file_is_whole_or_not_there(small, monkeypatch):
-    write = Path.write_text
-
-    def write_half(path, text):
-        write(path, text[:40] if path.parent == small.out else text)
-        if path.parent == small.out:
-            raise OSError("no space left")
-
-    monkeypatch.setattr(Path, "write_text", write_half)
-    with pytest.raises(OSError, match="no space left"):
-        small.run(["one"])
-    assert [path.name for path in small.out.iterdir()] == ["runs"]
 
 
 def test_what_the_file_of_a_row_says(s, small, monkeypatch):
@@ -389,11 +283,6 @@ def test_a_row_may_start_from_one_that_starts_from_another(s, small, program):
     ]
 
 
-def test_results_come_in_the_order_of_the_rows(small):
-    small.run(["other", "one"])
-    assert [record["name"] for record in small.results()] == ["one", "other"]
-
-
 # --- the parts
 
 
@@ -419,18 +308,6 @@ def test_scaled_iterations_are_at_least_one_but_zero_stays_zero(s):
     assert s.sweep.options(few) == ["--restart-every", "0", "--joint-iterations", "1"]
 
 
-def test_machine_in_words(s, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert s.sweep.machine("auto") == s.sweep.machine("cuda") == "NVIDIA H200"
-    assert s.sweep.machine("cpu").endswith(" CPU, 6 cores, 3 of them used")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert s.sweep.machine("auto").endswith(f" CPU, 6 cores, {torch.get_num_threads()} of them used")
-
-
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     """Makes `python -m pyro_fmvae` another program."""
@@ -445,19 +322,6 @@ def test_a_command_that_fails_ends_the_sweep_with_its_exit_status(s, stand_in):
     with pytest.raises(SystemExit) as stopped:
         s.sweep.call("evaluate", "5")
     assert stopped.value.code == 2
-
-
-def test_ctrl_c_lets_the_command_save_what_it_has(s, stand_in):
-    stand_in.write_text("import time; time.sleep(1.5); open('saved', 'w').close()")
-    before = signal.getsignal(signal.SIGINT)
-    interrupt = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    interrupt.start()
-    with pytest.raises(SystemExit) as stopped:
-        s.sweep.call("train")
-    interrupt.join()
-    assert stopped.value.code == 130
-    assert Path("saved").exists()
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 # --- scripts
@@ -513,23 +377,6 @@ def test_rows_of_the_bounds(s, monkeypatch):
     assert list(rows["K2-seed1"].evaluate) == ["bounds", "tight"]
     few = s.sweep_bounds.Bounds("data", {(2,): (0,)}).rows(chosen(s, monkeypatch))
     assert [row.name for row in few] == ["pretrained-seed0", "K2-seed0", "normal-seed0"]
-
-
-@pytest.mark.parametrize("script", ["mnist_sweep", "omniglot_sweep"])
-@pytest.mark.parametrize("options", [(), ("--float32",)])
-def test_networks_of_every_row_are_in_bfloat16_unless_told_otherwise(s, monkeypatch, script, options):
-    rows = rows_of(s, script, chosen(s, monkeypatch, *options))
-    assert {row.train["autocast"] for row in rows} == {not options}
-
-
-def test_scale_makes_every_phase_of_a_row_shorter(s, monkeypatch):
-    whole, tenth = (
-        {row.name: row.train for row in rows_of(s, "mnist_sweep", chosen(s, monkeypatch, "--scale", scale))}
-        for scale in ("1", "0.1")
-    )
-    for name, train in whole.items():
-        for option, value in train.items():
-            assert tenth[name][option] == (value // 10 if option.endswith("iterations") else value)
 
 
 def test_main_lists_runs_and_reports(s, small, program, monkeypatch, capsys, tmp_path):
@@ -641,15 +488,6 @@ def test_figure_3_joins_means_over_seeds_and_shows_the_baselines_range(s, axes, 
     )
 
 
-def test_report_of_bounds(s, tmp_path):
-    report = s.mnist_sweep.SETTING.report
-    assert report([record()], None) == s.sweep_bounds.table([record()])
-    assert report([record()], tmp_path / "f.png") == s.sweep_bounds.table([record()])
-    assert (tmp_path / "f.png").is_file()
-    assert len(report([], tmp_path / "none.png").splitlines()) == 2
-    assert not (tmp_path / "none.png").exists()
-
-
 def test_rows_of_generalisation_differ_in_what_they_measure_alone(s, monkeypatch):
     rows = {row.name: row for row in s.generalisation.rows(chosen(s, monkeypatch, "--split", "test"))}
     assert len(rows) == 2 * (1 + len(s.generalisation.KINDS))
@@ -728,23 +566,6 @@ def test_summary_of_clusters(s):
     assert len(s.mnist_clusters.report([], None).splitlines()) == 2
 
 
-def test_rows_of_few_labels(s, monkeypatch):
-    """One a digit, 100 or 1,000 of 50,000; the file says how many."""
-    rows = rows_of(s, "mnist_clusters", chosen(s, monkeypatch))
-    for kind, number, seeds in (
-        ("labels-views-10", 10, 5),
-        ("labels-views", 100, 10),
-        ("labels-views-1000", 1000, 5),
-        ("K10-views", None, 10),
-    ):
-        found = [row for row in rows if row.name.rpartition("-")[0] == kind]
-        assert len(found) == seeds
-        for row in found:
-            assert row.about.get("labels") == number
-            amount = row.train.get("labels")
-            assert amount == "one-per-value" if number == 10 else number is None or 50_000 * amount == number
-
-
 def clusters(kind, accuracy):
     named = "labels" in kind
     measures = {"accuracy": accuracy, "majority": accuracy, "nmi": accuracy}
@@ -780,35 +601,6 @@ def test_figure_of_digits_has_a_dot_for_each_seed_and_the_mean(s, monkeypatch, t
     assert "validation images" in drawn[0].get_supxlabel()
     s.mnist_clusters.report([], tmp_path / "f.png")
     assert len(drawn) == 1
-
-
-def test_figure_of_digits_has_the_clusters_of_the_greatest_bound(s, monkeypatch, tmp_path):
-    """Records of before there were counts have none."""
-    drawn = []
-    monkeypatch.setattr(s.digits_figure.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    records = [clusters("K10-views-weaker", 0.9) for _ in range(3)]
-    for record, bound, count in zip(records, (-80.0, -70.0, -60.0), (5, 7, None), strict=True):
-        record["result"]["result"]["views"] = {"elbo": bound}
-        if count is not None:
-            found = {
-                "values": ["0", "1"],
-                "named_after": ["0", "1", "1"],
-                "confusion": [[count, 0, 2], [0, 3, 4]],
-            }
-            record["result"]["result"]["clustering"]["digit"] |= found
-    s.mnist_clusters.report(records, tmp_path / "f.png")
-    _, axes = drawn[0].axes
-    assert [text.get_text() for text in axes.texts] == ["7", "2", "3", "4"]
-    assert [(text.get_position()) for text in axes.texts] == [(0, 0), (2, 0), (1, 1), (2, 1)]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "1", "1"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1"]
-    assert axes.images[0].get_array().tolist() == [[7, None, 2], [None, 3, 4]]
-
-
-def test_figure_of_digits_is_a_png(s, tmp_path):
-    s.mnist_clusters.report([clusters("labels", 0.95)], tmp_path / "f.png")
-    with Image.open(tmp_path / "f.png") as image:
-        assert image.format == "PNG" and (np.asarray(image.convert("L")) < 128).sum() > 500
 
 
 def test_likelihoods_of_dynamic_digits_stand_beside_published_ones(s):
