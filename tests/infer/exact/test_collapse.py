@@ -269,21 +269,19 @@ def test_draws_of_what_was_integrated_out_have_the_moments_of_the_closed_form():
     pyro.set_rng_seed(0)
     y, sd = torch.tensor(EFFECTS), torch.tensor(ERRORS)
     collapsed = collapse(schools, ["theta"])
-    samples = {"mu": torch.full((400,), 4.0), "tau": torch.full((400,), 6.0)}
+    samples = {"mu": torch.full((100,), 4.0), "tau": torch.full((100,), 6.0)}
     draws = collapsed.recover(samples, y)["theta"]
     precision = sd**-2 + 6.0**-2
-    mean = (y / sd**2 + 4 / 36) / precision
-    assert draws.shape == (400, 8)
-    assert ((draws.mean(0) - mean).abs() * (400 * precision).sqrt()).max() < 4
-    assert_close(draws.std(0) * precision.sqrt(), torch.ones(8), rtol=0.15, atol=0.0)
-    both = collapse(schools).recover({"tau": torch.full((400,), 6.0)}, y)
-    precision = (sd**2 + 36).reciprocal()
-    spread = (precision.sum() + 1 / 25).rsqrt()
-    mean = (precision * y).sum() * spread**2
-    assert abs(both["mu"].mean() - mean) < 4 * spread / 20
-    assert_close(both["mu"].std(), spread, rtol=0.15, atol=0.0)
-    gap = (both["theta"] - both["mu"][:, None]) @ torch.ones(8) / 8
-    assert gap.std() < 6.0  # as a draw from the conditional, not of both by themselves
+    standard = (draws - (y / sd**2 + 4 / 36) / precision) * precision.sqrt()
+    assert draws.shape == (100, 8)
+    assert (standard.mean(0).abs() * 10).max() < 4
+    assert scipy.stats.kstest(standard.flatten(), "norm").pvalue > 1e-3
+    both = collapse(schools).recover({"tau": torch.full((150,), 6.0)}, y)
+    marginal = (sd**2 + 36).reciprocal()
+    spread = (marginal.sum() + 1 / 25).rsqrt()
+    assert scipy.stats.kstest((both["mu"] / spread - (marginal * y).sum() * spread), "norm").pvalue > 1e-3
+    given = (both["theta"] - (y / sd**2 + both["mu"][:, None] / 36) / precision) * precision.sqrt()
+    assert scipy.stats.kstest(given.flatten(), "norm").pvalue > 1e-3  # drawn given the very mu beside it
 
 
 @double_precision
@@ -291,7 +289,7 @@ def test_a_precision_and_its_location_are_drawn_together():
     pyro.set_rng_seed(1)
     x = torch.tensor(NUMBERS)
     collapsed = collapse(normal_gamma)
-    draws = collapsed.recover({"unused": torch.zeros(500)}, x)
+    draws = collapsed.recover({"unused": torch.zeros(200)}, x)
     n, k = len(x), 0.3 + len(x)
     mean = (0.3 * 0.5 + x.sum()) / k
     standard = (draws["mu"] - mean) * (k * draws["tau"]).sqrt()
@@ -313,7 +311,7 @@ def test_nuts_svi_and_predictive_take_the_program():
     guide = AutoNormal(collapsed)
     svi = SVI(collapsed, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
     assert all(math.isfinite(svi.step(y)) for _ in range(3))
-    prior = Predictive(collapsed, num_samples=300)()
+    prior = Predictive(collapsed, num_samples=60)()
     assert set(prior) >= {"mu", "tau", "y"}
     gap = prior["y"] - prior["mu"]
     expected = scipy.stats.norm.cdf(5 / math.hypot(5, ERRORS[4]))  # at tau = 5, in the middle
@@ -482,7 +480,7 @@ def test_recorded_potentials_and_slopes_are_those_of_nuts(program, dtype):
     draws = []
     for kind in (NUTS, CapturedNUTS):
         pyro.set_rng_seed(1)
-        kernel = kind(program, init_strategy=init_to_median)  # one number for a whole plate
+        kernel = kind(program, init_strategy=init_to_median, max_tree_depth=4)  # one number for a whole plate
         mcmc = MCMC(kernel, num_samples=5, warmup_steps=5, disable_progbar=True)
         mcmc.run(y)
         draws.append(mcmc.get_samples())
