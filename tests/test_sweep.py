@@ -492,6 +492,7 @@ def test_rows_of_generalisation_differ_in_what_they_measure_alone(s, monkeypatch
     rows = {row.name: row for row in s.generalisation.rows(chosen(s, monkeypatch, "--split", "test"))}
     assert len(rows) == 2 * (1 + len(s.generalisation.KINDS))
     measured = {"final_learning_rate", "weight_decay", "augmentation"}
+    parser = build_parser()
     for seed in s.generalisation.SEEDS:
         start = rows[f"pretrained-seed{seed}"]
         assert (start.pretrained, start.evaluate, start.train["seed"]) == (None, {}, seed)
@@ -503,7 +504,7 @@ def test_rows_of_generalisation_differ_in_what_they_measure_alone(s, monkeypatch
         assert learning == [(0, 1e-3, 0), (0, 1e-5, 0), (0, 1e-5, 0.05), (0.33, 1e-5, 0), (0.33, 1e-5, 0.05)]
         for row in of_seed:
             assert [given["split"] for given in row.evaluate.values()] == ["test", "train"]
-            parsed = build_parser().parse_args(["train", *s.sweep.options(row.train), "--out", "x"]).train
+            parsed = parser.parse_args(["train", *s.sweep.options(row.train), "--out", "x"]).train
             assert {name: getattr(parsed, name) for name in row.train} == dict(row.train)
 
 

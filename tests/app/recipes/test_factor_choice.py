@@ -25,8 +25,10 @@ def write(path, clustered):
 @pytest.mark.parametrize("given", ["--factor-dim=3", "--model=fmvae"])
 def test_auto_finds_as_many_factors_as_there_are(tmp_path, given):
     write(tmp_path / "table.npz", True)
-    options = ("--model=fmvae", "--factors=auto", "--pretrain-iterations=1000", given, *SHORT)
-    out = succeed("train", "--data", tmp_path / "table.npz", "--out", tmp_path / "run", *options)
+    options = ("--model=fmvae", "--factors=auto", "--pretrain-iterations=300", "--learning-rate=0.01", given, *SHORT)
+    out = succeed(
+        "train", "--data", tmp_path / "table.npz", "--out", tmp_path / "run", *options, figures=True
+    )
     assert "factors found: 2,2\n" in out
     config = (tmp_path / "run" / "config.json").read_text()
     assert '"factors": [2, 2]' in " ".join(config.split()).replace("[ 2, 2 ]", "[2, 2]")
