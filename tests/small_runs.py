@@ -26,6 +26,7 @@ TINY = {
     "--eager": "true",  # to capture steps takes longer than a few of them do
 }
 SIZE = 60
+DRAW = report.draw
 SMALLER = {  # what would take longer than all else in a tiny run
     "pyro_fmvae.learn.fmvae_phases.STARTS": 1,
     "pyro_fmvae.learn.stacking.STARTS": 1,
@@ -41,8 +42,11 @@ def make_smaller(monkeypatch):
         monkeypatch.setattr(place, number)
 
 
-def command(*arguments):
-    """Exit status, standard output and standard error of ``pyro-fmvae arguments``."""
+def command(*arguments, figures=False):
+    """Exit status, standard output and standard error of ``pyro-fmvae arguments``.
+
+    Drawing takes most of the time of a tiny training: it leaves its figures out unless they are asked for.
+    """
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.redirect_stdout(out),
@@ -50,13 +54,15 @@ def command(*arguments):
         pytest.MonkeyPatch.context() as patch,
     ):
         make_smaller(patch)
+        if not figures and report.draw is DRAW:
+            patch.setattr(report, "draw", lambda *_: None)
         status = run_command([str(argument) for argument in arguments])
     return status, out.getvalue(), err.getvalue()
 
 
-def succeed(*arguments):
+def succeed(*arguments, figures=False):
     """Standard output of a command that must succeed."""
-    status, out, err = command(*arguments)
+    status, out, err = command(*arguments, figures=figures)
     assert status == 0, err
     return out
 
@@ -76,19 +82,16 @@ def training(out, data, **changes):
     ]
 
 
-def train(out, data, **changes):
+def train(out, data, figures=False, **changes):
     """Train a tiny model: exit status, standard output and standard error."""
-    return command(*training(out, data, **changes))
+    return command(*training(out, data, **changes), figures=figures)
 
 
 def train_all(parent, files, kinds, drawn=()):
     """Train a tiny model per kind of data, with figures for those in ``drawn``: kind → folder of the run."""
-    with pytest.MonkeyPatch.context() as patch:
-        for kind, options in sorted(kinds.items(), key=lambda item: item[0] not in drawn):
-            if kind not in drawn:
-                patch.setattr(report, "draw", lambda *_: None)
-            status, _, err = train(parent / kind, files[kind], **options)
-            assert status == 0, err
+    for kind, options in kinds.items():
+        status, _, err = train(parent / kind, files[kind], kind in drawn, **options)
+        assert status == 0, err
     return {kind: parent / kind for kind in kinds}
 
 
@@ -168,7 +171,6 @@ def kill_and_resume(run, data, numbers, every, **options):
                 command("train", "--resume", run)
     broken_off = state(run)
     with pytest.MonkeyPatch.context() as patch:
-        for drawn in ("draw", "write_page"):  # most of the time of a tiny run
-            patch.setattr(report, drawn, lambda *_: None)
+        patch.setattr(report, "write_page", lambda *_: None)
         succeed("train", "--resume", run)
     assert state(run) != broken_off

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_fmvae.app.runs import report
 from pyro_fmvae.data import Split, whole
 from pyro_fmvae.evaluate import to_location, transport
 from tests.evaluate.exact import PROPERTIES, SIZES, STRIPES, exact_model, images, random_codes
@@ -173,7 +172,6 @@ def test_binary_images_are_the_more_probable_pixels():
 
 def test_the_script_judges_a_run(tmp_path, monkeypatch, capsys):
     torch.set_default_dtype(torch.float32)  # as a user has it; the fixture restores the tests' own
-    monkeypatch.setattr(report, "draw", lambda *_: None)
     labels = np.stack([np.arange(80) % 2, np.arange(80) // 2 % 3], 1)
     x = np.repeat(labels / (1, 2), 8, 1)[:, :, None].repeat(16, 2)  # one property above the other
     np.savez(tmp_path / "x.npz", x=x, labels=labels, label_names=np.array(["side", "tone"]))

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.scripts import imported
-from tests.small_runs import TINY, command, report
+from tests.small_runs import TINY, command
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "examples" / "benchmarks"
@@ -64,7 +64,6 @@ def tiny_trainings(b, monkeypatch):
 
     only_here = SimpleNamespace(run=run)  # scikit-learn starts processes, too
     monkeypatch.setattr(b.own_data_runs, "subprocess", only_here)
-    monkeypatch.setattr(report, "draw", lambda *_: None)
     judge = partial(b.own_data_runs.train_judge, iterations=200)
     monkeypatch.setattr(b.own_data_runs, "train_judge", judge)
     return given

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from pyro_fmvae.app.runs import report
 from tests.small_runs import succeed, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -15,8 +14,7 @@ SMALL = "--hidden 8 --pretrain-iterations 6 --joint-iterations 14 --batch-size 1
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
-def test_preset(preset, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
+def test_preset(preset, tmp_path):
     files = write_files(tmp_path)
     data = {"vsc-har": files["table"], "vsc-fashion-mnist": files["grey"], "vsc-celeba": files["colour"]}
     given = ["--data", data[preset.stem]] if preset.stem in data else []

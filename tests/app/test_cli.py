@@ -21,7 +21,7 @@ import yaml
 from pyro_fmvae import __main__, __version__, checkpoint, load
 from pyro_fmvae.app import cli, commands
 from pyro_fmvae.app.commands.parser import translate
-from pyro_fmvae.app.runs import report, training
+from pyro_fmvae.app.runs import training
 from pyro_fmvae.app.runs.run import CHECKPOINT, DERIVED, Run
 from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.learn import fitting
@@ -48,11 +48,6 @@ def files(tmp_path_factory):
 def runs(files, tmp_path_factory):
     """Kind of data → folder of a run that was trained on it; figures only in that on binary images."""
     return train_all(tmp_path_factory.mktemp("runs"), files, KINDS, drawn=("binary",))
-
-
-@pytest.fixture
-def no_figures(monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
 
 
 def evaluate(run, *arguments):
@@ -282,7 +277,6 @@ def test_a_run_keeps_what_it_promises(runs):
     ]
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_smiley_is_the_default(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small = {**TINY, "--batch-size": "512"}
@@ -294,7 +288,6 @@ def test_smiley_is_the_default(tmp_path, monkeypatch):
     succeed("sample", "runs/smiley-001", "--out", "faces.png", "--codes", "0,1,*,*")
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_options_of_a_run_in_a_config_file_give_an_equal_run(runs, tmp_path):
     values = json.loads((runs["binary"] / "config.json").read_text())
     options = {name: value for name, value in values.items() if name != DERIVED}
@@ -305,7 +298,6 @@ def test_options_of_a_run_in_a_config_file_give_an_equal_run(runs, tmp_path):
         assert state(tmp_path / f"{name}-run") == state(runs["binary"])
 
 
-@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("kind", ["binary", "table"])
 def test_configuration_of_a_run_gives_an_equal_run(runs, tmp_path, kind):
     succeed("train", "--config", runs[kind] / "config.json", "--out", tmp_path / "run")
@@ -313,7 +305,6 @@ def test_configuration_of_a_run_gives_an_equal_run(runs, tmp_path, kind):
     assert (tmp_path / "run/config.json").read_bytes() == (runs[kind] / "config.json").read_bytes()
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_small_numbers_survive_a_configuration(files, tmp_path):
     options = {"learning_rate": "1e-05", "kl_annealing": "1e-7", "data_root": tmp_path}
     assert train(tmp_path / "run", files["grey"], **options)[0] == 0
@@ -321,7 +312,6 @@ def test_small_numbers_survive_a_configuration(files, tmp_path):
     assert state(tmp_path / "again") == state(tmp_path / "run")
 
 
-@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
     ("given", "written", "expected"),
     [
@@ -342,7 +332,6 @@ def test_recompute_needs_no_value(monkeypatch, tmp_path, given, written, expecte
     assert [config.recompute for config in configs] == [expected]
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_command_line_overrides_the_config_file(files, tmp_path):
     (tmp_path / "options.yaml").write_text(f"data: {files['grey']}\nfactors: [2, 2]\nseed: 3\n")
     arguments = [text for pair in TINY.items() for text in pair]
@@ -353,7 +342,6 @@ def test_command_line_overrides_the_config_file(files, tmp_path):
     assert (values["factors"], values["seed"]) == ([2, 2], 4)
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_minutes(files, tmp_path, monkeypatch):
     ticks = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: 0.01 * next(ticks), perf_counter=lambda: 0.01 * next(ticks))
@@ -365,7 +353,6 @@ def test_minutes(files, tmp_path, monkeypatch):
     assert [*dict.fromkeys(record["phase"] for record in records)] == ["pretrain", "prior", "joint", "refine"]
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_progress_bar_on_a_terminal(files, tmp_path, monkeypatch):
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
@@ -392,7 +379,6 @@ def test_progress_bar_on_a_terminal(files, tmp_path, monkeypatch):
     assert "step 3: elbo" in (tmp_path / "run" / "train.log").read_text()
 
 
-@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
     ("given", "then", "steps"),
     [
@@ -423,7 +409,6 @@ def test_a_run_may_be_resumed_with_other_steps(files, tmp_path, monkeypatch, giv
     assert evaluate(run)["n"] == SIZE // 10
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_data_without_a_test_split(tmp_path):
     rng = np.random.default_rng(0)
     x = {f"x_{split}": rng.integers(0, 2, (20, 28, 28)).astype(np.uint8) for split in ("train", "valid")}

@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, given, settings
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.app.commands import training
-from pyro_fmvae.app.runs import report
 from pyro_fmvae.app.runs.run import CHECKPOINT, Run
 from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data.image_cache import decode, load_images, read_header
@@ -61,7 +60,6 @@ def originals(tmp_path_factory):
     folder = tmp_path_factory.mktemp("originals")
     files = write_files(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "draw", lambda *_: None)
         status, _, err = train(folder / "run", files["csv"], labels=0.5, factors="2,3")
         assert status == 0, err
         stop_at(patch, 9, lambda: os.kill(os.getpid(), signal.SIGINT))

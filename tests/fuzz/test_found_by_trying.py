@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.app.commands import evaluation
-from pyro_fmvae.app.runs import report, training
+from pyro_fmvae.app.runs import training
 from pyro_fmvae.app.runs.run import CHECKPOINT, Run
 from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data.image_cache import decode, load_images
@@ -36,10 +36,8 @@ def files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def made(files, tmp_path_factory):
     """A run on images."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "draw", lambda *_: None)
-        run = tmp_path_factory.mktemp("made") / "run"
-        status, _, err = train(run, files["binary"], factors="2")
+    run = tmp_path_factory.mktemp("made") / "run"
+    status, _, err = train(run, files["binary"], factors="2")
     assert status == 0, err
     return run
 
@@ -339,7 +337,6 @@ def test_a_checkpoint_without_its_digest(tmp_path):
 
 
 def test_a_configuration_says_nothing_of_where_a_home_is(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
     home = tmp_path / "home" / "somebody"
     home.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))

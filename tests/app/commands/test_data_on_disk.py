@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pyro_fmvae.app.commands import encoding, row_tables, scoring
-from pyro_fmvae.app.runs import by_batches, report
+from pyro_fmvae.app.runs import by_batches
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import batches
 from tests.small_runs import command, kill_and_resume, metrics, state, succeed, train
@@ -19,9 +19,8 @@ OPTIONS = {"factors": "2,3", "batch_size": 16, "joint_iterations": 15}
 
 
 def shrink(patch):
-    """Windows of 40 rows, in blocks of 5, and no figures."""
+    """Windows of 40 rows, in blocks of 5."""
     patch.setattr(batches.Windows.__init__, "__defaults__", (40 * 12, 5 * 12))
-    patch.setattr(report, "draw", lambda *_: None)
 
 
 @pytest.fixture

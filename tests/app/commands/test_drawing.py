@@ -11,7 +11,6 @@ from sklearn.metrics import mutual_info_score
 from pyro_fmvae import figures
 from pyro_fmvae.app.commands import drawing
 from pyro_fmvae.app.recipes.pictures import factors_of_run
-from pyro_fmvae.app.runs import report
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import whole
 from tests.small_runs import command, succeed, train, write_files
@@ -28,14 +27,12 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Kind of data → folder of a run that was trained on it, without figures."""
+    """Kind of data → folder of a run that was trained on it."""
     files = write_files(tmp_path_factory.mktemp("data"))
     parent = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "draw", lambda *_: None)
-        for kind, options in KINDS.items():
-            status, _, err = train(parent / kind, files.get(kind, files["grey"]), **options)
-            assert status == 0, err
+    for kind, options in KINDS.items():
+        status, _, err = train(parent / kind, files.get(kind, files["grey"]), **options)
+        assert status == 0, err
     config = json.loads((parent / "binary" / "config.json").read_text())
     config["derived"]["value_names"] = [["left", "right"], []]
     (parent / "binary" / "config.json").write_text(json.dumps(config))

@@ -8,7 +8,7 @@ import pytest
 
 import pyro_fmvae
 from pyro_fmvae.app.commands import row_tables
-from pyro_fmvae.app.runs import by_batches, report
+from pyro_fmvae.app.runs import by_batches
 from tests.app.runs.test_trained import EYES, N, write_photos
 from tests.small_runs import command, succeed, train, write_files
 
@@ -36,11 +36,9 @@ def runs(files, tmp_path_factory):
         "table": {"model": "vae"},
     }
     folder = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "draw", lambda *_: None)
-        for kind, options in kinds.items():
-            status, _, err = train(folder / kind, files[kind], **options)
-            assert status == 0, err
+    for kind, options in kinds.items():
+        status, _, err = train(folder / kind, files[kind], **options)
+        assert status == 0, err
     return folder
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from pyro_fmvae.app.commands import evaluation
-from pyro_fmvae.app.runs import report
 from pyro_fmvae.learn.phase import Phase
 from tests.small_runs import (
     SIZE,
@@ -128,7 +127,6 @@ def test_figures(runs, kind, count):
 
 @pytest.mark.parametrize(("kind", "numbers"), [("free", 3), ("hybrid", (1, 3, 5))])
 def test_killed_run_is_resumed_exactly(files, runs, tmp_path, monkeypatch, kind, numbers):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
     monkeypatch.setattr(Phase, "record_every", 2)
     kill_and_resume(tmp_path / "run", files[kind], numbers, math.inf, **KINDS[kind])
     assert state(tmp_path / "run") == state(runs[kind])
@@ -189,8 +187,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path, arguments, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_an_auto_encoder_is_not_said_to_have_a_bound(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
+def test_an_auto_encoder_is_not_said_to_have_a_bound(files, tmp_path):
     for kind, bounded in (("point", False), ("weighted", True)):
         status, out, _ = train(tmp_path / kind, files[kind], **KINDS[kind])
         log = (tmp_path / kind / "train.log").read_text()
@@ -199,8 +196,7 @@ def test_an_auto_encoder_is_not_said_to_have_a_bound(files, tmp_path, monkeypatc
         assert "reconstruction -" in out
 
 
-def test_a_decoder_is_enough_to_start_a_free_one(files, runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
+def test_a_decoder_is_enough_to_start_a_free_one(files, runs, tmp_path):
     options = {**KINDS["free"], "pretrained": runs["weighted"], "joint_iterations": 1}
     run = train_all(tmp_path, files, {"free": options})["free"]
     assert metrics(run)[0]["elbo"] > metrics(runs["free"])[0]["elbo"]
@@ -244,9 +240,8 @@ def test_what_a_posterior_does_not_have(runs, monkeypatch, kind, arguments, expe
 
 
 @pytest.mark.parametrize("posterior", ["encoder", pytest.param("free", marks=pytest.mark.slow), "hybrid"])
-def test_rows_beyond_all_numbers(tmp_path, monkeypatch, posterior):
+def test_rows_beyond_all_numbers(tmp_path, posterior):
     """Their scores are inf, and ``evaluate`` says which they are."""
-    monkeypatch.setattr(report, "draw", lambda *_: None)
     table = write_files(tmp_path)["table"]
     options = {**VAE, "posterior": posterior, "pretrain_iterations": 0}
     run = train_all(tmp_path, {"table": table}, {"table": options})["table"]
@@ -265,8 +260,7 @@ def test_rows_beyond_all_numbers(tmp_path, monkeypatch, posterior):
         assert err.startswith("pyro-fmvae: error: data: row 3 and 1 others are so far from what")
 
 
-def test_sources_are_not_looked_for_where_rows_are_held_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
+def test_sources_are_not_looked_for_where_rows_are_held_out(tmp_path):
     sizes = {"model": "vsc", "latent_dim": 3, "hidden": 4, "joint_iterations": 2, "hold_out": 0.25}
     run = train_all(tmp_path, {"smiley": "smiley"}, {"smiley": sizes})["smiley"]
     for split in ("valid", "unseen"):
@@ -275,8 +269,7 @@ def test_sources_are_not_looked_for_where_rows_are_held_out(tmp_path, monkeypatc
         assert "sources" not in result
 
 
-def test_sources_of_smileys_are_looked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
+def test_sources_of_smileys_are_looked_for(tmp_path):
     sizes = {"model": "vsc", "latent_dim": 5, "hidden": 8, "joint_iterations": 3}
     run = train_all(tmp_path, {"smiley": "smiley"}, {"smiley": sizes})["smiley"]
     result = json.loads(succeed("evaluate", run, "--split", "valid", "--points", 300))

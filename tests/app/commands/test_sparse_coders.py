@@ -12,7 +12,6 @@ from PIL import Image
 from pyro_fmvae import figures
 from pyro_fmvae.app.commands.data_rows import rows_of
 from pyro_fmvae.app.recipes import slab_sparse_coding
-from pyro_fmvae.app.runs import report
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import SparseOptions, load
 from pyro_fmvae.data.sets.bars import bars
@@ -129,15 +128,13 @@ def test_figures(runs, kind, expected):
 
 @pytest.mark.parametrize("kind", ["groups", "gradient", "linear-sparse"])  # others: the contract's test
 @pytest.mark.parametrize("number", [1, 4])
-def test_killed_run_is_resumed_exactly(files, runs, tmp_path, monkeypatch, kind, number):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
+def test_killed_run_is_resumed_exactly(files, runs, tmp_path, kind, number):
     kill_and_resume(tmp_path / "run", files[kind], number, math.inf, **KINDS[kind])
     assert state(tmp_path / "run") == state(runs[kind])
     assert metrics(tmp_path / "run") == metrics(runs[kind])
 
 
-def test_a_runs_configuration_trains_it_again(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
+def test_a_runs_configuration_trains_it_again(runs, tmp_path):
     for kind in ("bsc", "max-sparse"):
         succeed("train", "--config", runs[kind] / "config.json", "--out", tmp_path / kind)
         assert state(tmp_path / kind) == state(runs[kind])
@@ -152,7 +149,7 @@ def test_starts_are_recorded(runs):
 
 
 def test_bars_are_recovered(tmp_path):
-    out = succeed("train", "--model", "bsc", "--data", "bars", "--out", tmp_path / "run")
+    out = succeed("train", "--model", "bsc", "--data", "bars", "--out", tmp_path / "run", figures=True)
     assert "recovered units: 8" in out
     result = json.loads(succeed("evaluate", tmp_path / "run"))
     assert (result["units"], result["recovered"]) == (8, 8)

@@ -123,7 +123,7 @@ def test_clusters_of_a_single_factor_are_components_of_its_codes(tmp_path):
     given = [part for name, value in options.items() for part in (f"--{name}", value)]
     folder = tmp_path / "run"
     assert "clusters of the codes: 3" in succeed(
-        "train", "--data", tmp_path / "a.npz", "--out", folder, *given
+        "train", "--data", tmp_path / "a.npz", "--out", folder, *given, figures=True
     )
     measures = json.loads(succeed("evaluate", folder, "--data", tmp_path / "a.npz"))
     (agreement,) = measures["clustering"].values()

@@ -86,7 +86,7 @@ def registered(monkeypatch):
 def test_every_command_knows_it(tmp_path):
     data, run = write_files(tmp_path)["binary"], tmp_path / "run"
     options = {"model": "shrunk", "latent_dim": 3, "part": 0.25, "joint_iterations": 4}
-    status, out, err = train(run, data, **options)
+    status, out, err = train(run, data, figures=True, **options)
     assert status == 0, err
     assert "25% of z is seen\n" in out
     assert (run / "figures" / "training.png").exists()

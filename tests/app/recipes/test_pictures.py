@@ -34,7 +34,7 @@ def folders(tmp_path_factory):
     files = write_files(tmp_path_factory.mktemp("data"))
     parent = tmp_path_factory.mktemp("runs")
     for kind, (options, _) in KINDS.items():
-        status, _, err = train(parent / kind, files[kind], **options)
+        status, _, err = train(parent / kind, files[kind], figures=True, **options)
         assert status == 0, err
     return {kind: parent / kind for kind in KINDS}
 
@@ -52,7 +52,7 @@ def test_figures_of_a_model_without_factors(tmp_path, monkeypatch, kind, options
     records = []
     curves = figures.training_curves
     monkeypatch.setattr(figures, "training_curves", lambda r, *names: records.extend(r) or curves(r, *names))
-    status, _, err = train(tmp_path / "run", write_files(tmp_path)[kind], **options)
+    status, _, err = train(tmp_path / "run", write_files(tmp_path)[kind], figures=True, **options)
     assert status == 0, err
     assert {path.stem for path in (tmp_path / "run" / "figures").iterdir()} == expected
     assert records and not any({"kl_r", "kl_global"} & record.keys() for record in records)
@@ -77,7 +77,7 @@ def test_figures_of_a_finished_run(folders, kind):
 
 
 def test_without_trained_labels_confusion_is_that_of_the_clusters(tmp_path):
-    status, _, err = train(tmp_path / "run", write_files(tmp_path)["table"], factors="3")
+    status, _, err = train(tmp_path / "run", write_files(tmp_path)["table"], figures=True, factors="3")
     assert status == 0, err
     assert {path.stem for path in (tmp_path / "run" / "figures").iterdir()} == {
         *("training", "columns", "confusion")
@@ -109,9 +109,9 @@ def test_figures_that_were_interrupted_are_made_up_for(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", interrupted)
         with pytest.raises(Killed):
-            train(run, write_files(tmp_path)["grey"], factors="2")
+            train(run, write_files(tmp_path)["grey"], figures=True, factors="2")
     assert {path.stem for path in (run / "figures").iterdir()} == IMAGES - {"training"}
-    assert "figures in" in succeed("train", "--resume", run)
+    assert "figures in" in succeed("train", "--resume", run, figures=True)
     assert {path.stem for path in (run / "figures").iterdir()} == IMAGES
     assert succeed("train", "--resume", run) == f"{run} is finished already.\n"
 
@@ -239,7 +239,7 @@ def test_classes_that_nobody_knows_are_not_drawn(tmp_path, columns):
     with np.load(paths["binary"]) as archive:
         x = archive["x"]
     np.savez(tmp_path / "unknown.npz", x=x, labels=np.full((len(x), columns), -1))
-    status, _, err = train(tmp_path / "run", tmp_path / "unknown.npz", model="vsc")
+    status, _, err = train(tmp_path / "run", tmp_path / "unknown.npz", figures=True, model="vsc")
     assert status == 0, err
     drawn = {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
     assert {"training", "toggles"} <= drawn and "activity" not in drawn

@@ -41,7 +41,7 @@ def write(path, missing=True):
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
     write(folder / "a.csv")
-    out = succeed("train", "--data", folder / "a.csv", "--labels", 5, "--out", folder / "run")
+    out = succeed("train", "--data", folder / "a.csv", "--labels", 5, "--out", folder / "run", figures=True)
     return folder, out
 
 
@@ -472,7 +472,7 @@ def test_clusters_of_several_components_are_known_to_every_command(tmp_path):
     lines = [f"{x:.4f},{y:.4f},{kind}" for (x, y), kind in zip(rows, kinds, strict=True)]
     (tmp_path / "a.csv").write_text("\n".join(["x,y,label:kind", *lines]))
     folder, data = tmp_path / "run", tmp_path / "a.csv"
-    out = succeed("train", "--data", data, "--factors", 4, "--seed", 0, "--out", folder)
+    out = succeed("train", "--data", data, "--factors", 4, "--seed", 0, "--out", folder, figures=True)
     assert "clusters that they make up: 2" in out.replace("\n  ", " ") and "their ARI" in out
     page = (folder / "report.html").read_text()
     assert "How components join into clusters" in page and "their ARI</th>" in page

@@ -8,7 +8,6 @@ import torch
 
 import pyro_fmvae
 from pyro_fmvae.app.recipes.networks import view_of
-from pyro_fmvae.app.runs import report
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Batches, Kind, Preprocessing, RandomPhoto
 from pyro_fmvae.evaluate import bound
@@ -36,10 +35,9 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(files, tmp_path_factory):
-    """A run of each kind, without figures, and with a record every other step."""
+    """A run of each kind, with a record every other step."""
     parent = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "draw", lambda *_: None)
         patch.setattr(Phase, "record_every", 2)
         for name, data, options in (
             ("binary", "binary", VIEWS),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pyro_fmvae.app.runs import report, training
+from pyro_fmvae.app.runs import training
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.app.runs.training import EVENTS
 from tests.small_runs import kill_and_resume, metrics, train, write_files
@@ -15,11 +15,6 @@ pytestmark = pytest.mark.usefixtures("single_precision")
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     return write_files(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import torch
 
 from pyro_fmvae import checkpoint
 from pyro_fmvae.app.recipes.registry import configure
-from pyro_fmvae.app.runs import report
 from pyro_fmvae.app.runs import training as keeper_module
 from pyro_fmvae.app.runs.closing_table import Moment, SelectedModel
 from pyro_fmvae.app.runs.run import CHECKPOINT, Run
@@ -36,11 +35,6 @@ OVERFITTED = {  # 48 points, networks and steps that learn them by heart
 }
 
 
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     rng = np.random.default_rng(0)
@@ -54,7 +48,6 @@ def whole(data, tmp_path_factory):
     """A run with patience that nothing happened to."""
     run = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "draw", lambda *_: None)
         patch.setattr(Phase, "record_every", 5)
         status, _, err = train(run, data, patience=20, **OVERFITTED)
     assert status == 0, err

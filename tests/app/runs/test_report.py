@@ -14,11 +14,6 @@ pytestmark = pytest.mark.usefixtures("single_precision")
 SIZE = 60
 
 
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """Tables of 60 rows: all rows have a label, or 14 do; two of these have the value 2."""

@@ -51,8 +51,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):
-    """No figures, and a record every other step."""
-    monkeypatch.setattr(report, "draw", lambda *_: None)
+    """A record every other step."""
     monkeypatch.setattr(Phase, "record_every", 2)
 
 
@@ -60,7 +59,6 @@ def hasty(monkeypatch):
 def whole(files, tmp_path_factory):
     """A run that nothing happened to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "draw", lambda *_: None)
         patch.setattr(Phase, "record_every", 2)
         folder = tmp_path_factory.mktemp("whole") / "run"
         status, _, err = train(folder, files["binary"], **LABELLED)
@@ -144,7 +142,6 @@ def test_ctrl_c_saves_and_says_how_to_go_on(files, whole, tmp_path, monkeypatch)
 def baseline(files, tmp_path_factory):
     """A plain VAE that nothing happened to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "draw", lambda *_: None)
         patch.setattr(Phase, "record_every", 2)
         folder = tmp_path_factory.mktemp("baseline") / "run"
         status, _, err = train(folder, files["binary"], **BASELINE)
@@ -275,7 +272,7 @@ def test_lines_that_are_no_records_are_forgotten(files, whole, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_process_that_is_killed(files, tmp_path, monkeypatch):
+def test_process_that_is_killed(files, tmp_path):
     options = LABELLED | {"joint_iterations": 300}
     assert train(tmp_path / "whole", files["binary"], **options)[0] == 0
     run = tmp_path / "killed"

@@ -10,7 +10,7 @@ import torch
 
 from pyro_fmvae import load
 from pyro_fmvae.app.recipes.labelling import labelled_points
-from pyro_fmvae.app.runs import by_batches, report
+from pyro_fmvae.app.runs import by_batches
 from pyro_fmvae.app.runs.closing_table import METRICS, REPORT, SelectedModel
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.app.runs.trainer import Trainer
@@ -19,11 +19,6 @@ from pyro_fmvae.models import FactorialMixtureVAE
 from tests.small_runs import metrics, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +189,6 @@ def test_cudnn_adds_in_a_fixed_order_while_a_run_trains(files, tmp_path, monkeyp
         return records(self, resumed)
 
     monkeypatch.setattr(Trainer, "records", watched)
-    monkeypatch.setattr(report, "draw", lambda *_: None)
     before = torch.backends.cudnn.deterministic
     assert train(tmp_path / "run", files["unlabelled"])[0] == 0
     assert (before, seen, torch.backends.cudnn.deterministic) == (False, [True], False)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pyro_fmvae.app.runs import launching, report
+from pyro_fmvae.app.runs import launching
 from tests.small_runs import command, state, stop_at, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -25,7 +25,6 @@ def signals():
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_schedulers_signal_saves_and_says_how_to_go_on(tmp_path, monkeypatch, signals, number, status):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
     files = write_files(tmp_path)
     assert train(tmp_path / "whole", files["table"], factors="2")[0] == 0
     with monkeypatch.context() as patch:

@@ -14,7 +14,6 @@ from PIL import Image
 
 import pyro_fmvae
 from pyro_fmvae.app.recipes.fmvae import FMVAE
-from pyro_fmvae.app.runs import report
 from tests.small_runs import command, succeed, train, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -238,7 +237,6 @@ def test_predictions_have_the_names_of_values(runs, arrays):
 
 
 def test_a_component_beyond_the_named_values_has_its_number(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda *_: None)
     assert train(tmp_path / "run", files["photos"], labels=1, factors="5", image_size=8)[0] == 0
     run = pyro_fmvae.load(tmp_path / "run", "cpu")
     monkeypatch.setattr(run.model, "predicted_codes", lambda x: torch.arange(len(x))[:, None] % 5)
@@ -402,7 +400,6 @@ def test_names_in_html_are_escaped(folders, tmp_path):
 
 def test_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(report, "draw", lambda *_: None)
     write_photos(tmp_path / "photos", side=64)
     text = PAGE.read_text(encoding="utf-8")
     (line,) = re.findall(r"^\$ pyro-fmvae train (.+)$", text, re.M)

@@ -20,7 +20,7 @@ def folders(tmp_path_factory):
         ("few", {"factors": "2", "kl_weight": 1 / 3}),
         ("plain", {"model": "vae", "latent_dim": 3}),
     ):
-        status, _, err = train(runs / name, files["binary"], seed=len(name), **options)
+        status, _, err = train(runs / name, files["binary"], figures=True, seed=len(name), **options)
         assert status == 0, err
     return runs / "few", runs / "plain"
 

@@ -56,7 +56,8 @@ def files(tmp_path_factory):
 def trained(files, tmp_path_factory):
     """A run on pictures with labels, as its training leaves it."""
     folder = tmp_path_factory.mktemp("runs") / "pictures"
-    status, _, err = train(folder, files["binary"], labels=0.5, factors="2,2,3", label_names="side,noise")
+    options = {"labels": 0.5, "factors": "2,2,3", "label_names": "side,noise"}
+    status, _, err = train(folder, files["binary"], figures=True, **options)
     assert status == 0, err
     return folder
 
