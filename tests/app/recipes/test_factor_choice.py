@@ -25,7 +25,8 @@ def write(path, clustered):
 @pytest.mark.parametrize("given", ["--factor-dim=3", "--model=fmvae"])
 def test_auto_finds_as_many_factors_as_there_are(tmp_path, given):
     write(tmp_path / "table.npz", True)
-    options = ("--model=fmvae", "--factors=auto", "--pretrain-iterations=300", "--learning-rate=0.01", given, *SHORT)
+    longer = ("--pretrain-iterations=300", "--learning-rate=0.01")
+    options = ("--model=fmvae", "--factors=auto", *longer, given, *SHORT)
     out = succeed(
         "train", "--data", tmp_path / "table.npz", "--out", tmp_path / "run", *options, figures=True
     )
