@@ -1,10 +1,13 @@
 """Components of a mixture of a table are joined, left out or split: what the bound gains by it."""
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
@@ -20,12 +23,12 @@ from pyro_fmvae.learn.mixture_search import (
     POSITIVE,
     SHORT,
     TOLERANCE,
+    WORSE,
     Ascent,
     Fitted,
     Reached,
     ascend,
     ascended,
-    ascended_together,
     features_of,
     only,
     room,
@@ -33,7 +36,7 @@ from pyro_fmvae.learn.mixture_search import (
     whitened,
 )
 from pyro_fmvae.models import ObservedMixture, TablePrior
-from pyro_fmvae.models.packed_numbers import PackedNumbers, PackedObservations
+from pyro_fmvae.models.packed_numbers import LARGEST, PackedNumbers, PackedObservations
 from pyro_fmvae.models.table_sites import NUMBERS, WEIGHTS, child_of, parameter_of
 
 EACH: Final = 10
@@ -63,8 +66,11 @@ CODES: Final = 5_000
 """Points, at most, that a mixture of codes is learnt from."""
 JITTER: Final = 1e-6
 """Share of its variance that a latent gets more of, so that few points have a covariance."""
-MOST: Final = 50
+OF_CODES: Final = 50
 """Components of it, at most."""
+
+MOST: Final = 200
+"""Components at most, if their number is chosen."""
 
 Make = Callable[[int, int], ObservedMixture]
 """Numbers of components and of rows → new model. Priors of its components do not depend on either.
@@ -85,6 +91,8 @@ class Sample:
         each: how many rows of all data each one stands for.
         learnt: state at which a prior that new models learn begins; None: as they are made.
         shapes: a learnt prior also learns how alike covariances are.
+        labels: int64 [N, L], -1 = unknown; None: no labels.
+        until: time of ``time.monotonic()``, after which no further update or move is begun.
         made: a model of each number of components that was asked for, of which new ones are copies.
     """
 
@@ -95,18 +103,32 @@ class Sample:
     each: float = 1.0
     learnt: Mapping[str, Tensor] | None = None
     shapes: bool = False
+    labels: Tensor | None = None
+    until: float = math.inf
     made: dict[int, ObservedMixture] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, make: Make, x: Tensor, each: float = 1.0) -> "Sample":
+    def of(
+        cls,
+        make: Make,
+        x: Tensor,
+        each: float = 1.0,
+        labels: Tensor | None = None,
+        until: float = math.inf,
+    ) -> "Sample":
         """The sample of rows [N, D]."""
         kind = make(1, len(x))
-        return cls(make, x, kind, kind.packed(x), each)
+        return cls(make, x, kind, kind.packed(x, labels), each, labels=labels, until=until)
 
     def part(self, rows: Tensor) -> "Sample":
         """Some of the rows, by their indices."""
-        x = self.x[rows]
-        return replace(self, x=x, observations=self.kind.packed(x))
+        x, labels = self.x[rows], None if self.labels is None else self.labels[rows]
+        return replace(self, x=x, labels=labels, observations=self.kind.packed(x, labels))
+
+    @property
+    def late(self) -> bool:
+        """Is the time up?"""
+        return time.monotonic() > self.until
 
     def under(self, prior: ObservedMixture) -> "Sample":
         """These rows, with new models that begin at the prior that a model has learnt."""
@@ -142,7 +164,7 @@ class Sample:
         """A new model of these rows; where a start is given, with its posterior and learnt prior."""
         if components not in self.made:
             self.made[components] = self.make(components, 1)
-            self.made[components].natural_priors()  # are copied, too
+            self.made[components].forget()  # so that missing numbers are first filled in by the prior
         model = deepcopy(self.made[components])
         model.num_data = max(round(self.each * len(self.x)), 1)
         if model.learnt is not None:
@@ -172,8 +194,8 @@ class Sample:
         """
         model = self.model(gamma.shape[1], start)
         return ascended(
-            model, self.observations, gamma, iterations, tolerance=tolerance * self.each, learn=learn
-        )
+            [model], self.observations, [gamma], iterations, self.until, tolerance * self.each, learn
+        )[0]
 
     def taken(self, rows: Tensor) -> PackedObservations:
         """Observations of rows of C mixtures side by side, by their indices [C, n]."""
@@ -203,11 +225,11 @@ class Sample:
         model, least = self.model(gamma.shape[-1]), tolerance * self.each * counts
         if not side_by_side(observations):
             return Ascent(model, observations, gamma[0], scale[0]).run(
-                iterations, least[0], torch.inf, learn=False
+                iterations, least[0], self.until, learn=False
             )
         gamma = (gamma * known.unsqueeze(-1)).mT.contiguous().mT
         return Ascent(model, observations, gamma, scale, known=known).run(
-            iterations, least, torch.inf, learn=False
+            iterations, least, self.until, learn=False
         )
 
     @property
@@ -223,14 +245,15 @@ class Sample:
         These are filled in under the start, as for :meth:`fit`; without one, by the prior at first.
         """
         model = self.model(gamma.shape[1], start)
-        if start is None:
-            model.forget()
         for _ in range(FILLED if start is None and not side_by_side(self.observations) else 1):
             ascend(model, self.observations, gamma, learn=False)
         return model
 
     def clusters(self, count: int, white: bool, generator: torch.Generator, tries: int = 1) -> Tensor:
         """One-hot clusters of k-means, float64 [N, count]; of whitened rows where covariances are full.
+
+        The first centres are the means of the rows with each combination of labels, if there are no more of
+        these than clusters.
 
         Args:
             count: number of clusters.
@@ -240,10 +263,27 @@ class Sample:
         """
         features = features_of(self.x, self.kind.levels)
         space = whitened(features) if white and self.kind.sites.full else features
-        draws = [kmeans_draws(len(space), count, generator) for _ in range(tries)]
+        centres = None if self.labels is None else label_means(space, self.labels)
+        if centres is not None and len(centres) > count:
+            centres = None
+        given = 0 if centres is None else len(centres)
+        draws = [kmeans_draws(len(space), count, generator, given) for _ in range(tries)]
         first, others = (torch.stack(part) for part in zip(*draws, strict=True))
-        gammas = one_hot(kmeans_together(space.expand(tries, -1, -1), count, first, others), count).double()
+        if centres is not None:
+            centres = centres.expand(tries, -1, -1)
+        spaces = space.expand(tries, -1, -1)
+        gammas = one_hot(kmeans_together(spaces, count, first, others, centres=centres), count).double()
         return gammas[0] if tries == 1 else max(gammas, key=lambda gamma: _between(space.double(), gamma))
+
+
+def label_means(points: Tensor, labels: Tensor) -> Tensor | None:
+    """Means of points [N, F] with each combination of known labels [N, L], [C, F]; None: none is known."""
+    known = (labels >= 0).all(-1)
+    if not known.any():
+        return None
+    numbers = labels[known].unique(dim=0, return_inverse=True)[1]
+    members = one_hot(numbers).to(points)
+    return members.mT @ points[known] / members.sum(0).unsqueeze(-1)
 
 
 def _between(points: Tensor, members: Tensor) -> float:
@@ -270,13 +310,14 @@ def fits(
     for size in {gamma.shape[1] for gamma in gammas}:
         numbers = [number for number, gamma in enumerate(gammas) if gamma.shape[1] == size]
         first = samples[numbers[0]]
-        fitted = ascended_together(
+        fitted = ascended(
             [samples[number].model(size) for number in numbers],
             first.observations,
             [gammas[number] for number in numbers],
             iterations,
-            tolerance=tolerance * first.each,
-            learn=learn,
+            first.until,
+            tolerance * first.each,
+            learn,
         )
         found.update(zip(numbers, fitted, strict=True))
     return [found[number] for number in range(len(gammas))]
@@ -369,7 +410,7 @@ def deletion_gain(sample: Sample, model: ObservedMixture, gamma: Tensor, gone: i
     """
     rows = (gamma[:, gone] > TOUCHED).nonzero().squeeze(-1)
     left = torch.arange(gamma.shape[1], device=gamma.device) != gone
-    observations, before = model.packed(sample.x[rows]), gamma[rows]
+    observations, before = sample.part(rows).observations, gamma[rows]
     after = model.table(observations, left).softmax(-1)
     more = (after - before) * left
     gain = sample.each * float(entr(after).sum() - entr(before).sum())
@@ -551,16 +592,114 @@ TRIED: Final = 3
 """Swaps that are tried, at most, before the search for better ones ends."""
 
 
+STARTED: Final = 10_000
+"""Rows that mixtures are compared by."""
+PER_COMPONENT: Final = 100
+"""But at least so many for each component."""
+PER_COLUMN: Final = 8
+"""And so many for each column of numbers of each component with a full covariance, if there is memory."""
+STANDS: Final = 3.0
+"""Rows of all data that a row of this sample stands for, at most, where the number of components is given.
+
+At 1, components are left out that all rows ask for. With many more, splits fit what is chance in the sample.
+"""
+STARTS: Final = 10
+"""Starts, unless another number is asked for."""
+
+
+def mixture_of_rows(
+    make: Make,
+    x: Tensor,
+    seed: int,
+    components: int | None = None,
+    starts: int = STARTS,
+    weights: np.ndarray | None = None,
+    labels: Tensor | None = None,
+    most: int = MOST,
+    until: float = math.inf,
+) -> Fitted:
+    """The mixture of some of the rows that learning from all of them begins with.
+
+    It is the same wherever mixtures are learnt: by ``--model mixture``, :class:`MixtureAscent` and
+    ``BayesianMixture``.
+
+    Args:
+        make: see :data:`Make`.
+        x: rows, [N, D]; NaN is missing.
+        seed: of the sample of more than 10,000 rows, and of the starts.
+        components: K; None: as many, up to ``most``, as the rows ask for (:func:`split_and_merge`).
+        starts: see :func:`best_mixture` and :func:`split_and_merge`.
+        weights: how many rows each one stands for, [N]; None: itself.
+        labels: int64 [N, L], -1 = unknown; None: no labels. Labelled rows come first into the sample.
+        most: see ``components``.
+        until: time of ``time.monotonic()``, after which no further update, start or move is begun.
+    """
+    sites, size = make(1, 1).sites, STARTED
+    if components is not None:
+        size = max(size, PER_COMPONENT * components)
+        if sites.full and (dim := len(sites.numbers)):
+            memory = LARGEST // (dim * (dim + 3) // 2 + 2)
+            size = max(size, min(PER_COLUMN * components * dim, memory))
+    generator, each = np.random.default_rng(seed), np.ones(len(x)) if weights is None else weights
+    rows = torch.from_numpy(systematic_sample(x, each, size if labels is None else len(x), generator))
+    if labels is not None and len(rows) > size:
+        rows = labelled_first(rows[torch.from_numpy(generator.permutation(len(rows)))], labels)[:size]
+    rows, draws = rows.to(x.device), torch.Generator().manual_seed(seed)
+    stands = 1.0 if components is None else min(float(each.sum()) / len(rows), STANDS)
+    sample = Sample.of(make, x[rows], stands, None if labels is None else labels[rows], until)
+    if components is None:
+        return split_and_merge(sample, draws, most, starts)
+    return best_mixture(sample, components, draws, starts)
+
+
+def seed_of(random_state: int) -> int:
+    """The seed that estimators draw from their ``random_state``."""
+    return int(np.random.RandomState(random_state % 2**32).randint(2**31 - 1))
+
+
+def systematic_sample(
+    x: Tensor, weights: np.ndarray, most: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Indices of rows, each as often as its weight asks for: int64 [n], n <= ``most``.
+
+    Systematic sampling along a random direction. A row of weight 2 and two equal rows give the same sample,
+    but for its order. Without weights and with ``most`` rows at most, every row is taken once.
+
+    Args:
+        x: rows [N, D], NaN where missing.
+        weights: >= 0, not all 0, [N].
+        most: rows at most.
+        generator: of the direction, and of the first row.
+    """
+    direction = torch.as_tensor(generator.standard_normal(x.shape[1]), device=x.device)
+    order = (x.nan_to_num(0.0).double() @ direction).argsort(stable=True).cpu().numpy()
+    until = np.cumsum(weights[order])
+    size = min(most, max(round(until[-1]), np.count_nonzero(weights)))
+    places = (np.arange(size) + generator.uniform(0.25, 0.75)) * (until[-1] / size)
+    rows: np.ndarray = order[np.searchsorted(until, places, side="right")]
+    return rows
+
+
+def labelled_first(rows: Tensor, labels: Tensor | None) -> Tensor:
+    """Rows int64 [n] in their order, but those first that have a label.
+
+    Args:
+        rows: indices.
+        labels: of all rows, int64 [N, L], -1 = unknown; None: no labels.
+    """
+    if labels is None:
+        return rows
+    return rows[(labels[rows] < 0).all(-1).long().argsort(stable=True)]
+
+
 def split_and_merge(sample: Sample, generator: torch.Generator, most: int, starts: int = 1) -> Fitted:
-    """A mixture whose bound no split, no merge and no deletion raises.
+    """A mixture of as many components as the rows ask for.
 
     From few clusters of k-means it grows: every component that two describe better, by its own rows, is
     split. When there is none, pairs of components are merged, and components left out, as long as that raises
     the bound; then splits are tried again. The moves are those of Hughes and Sudderth (2013), Memoized online
-    variational inference for Dirichlet process mixture models, for any prior of the weights.
-
-    The bound counts one order of the components, :attr:`Fitted.evidence` all K!. With many components that
-    would outweigh the price of one without rows.
+    variational inference for Dirichlet process mixture models, for any prior of the weights. At the end,
+    :func:`simplest` merges components whose evidence is within its standard error.
 
     Args:
         sample: of the rows.
@@ -571,11 +710,33 @@ def split_and_merge(sample: Sample, generator: torch.Generator, most: int, start
     model = sample.kind
     each = max(EACH, len(model.sites.numbers) if model.sites.full else 0)
     most = max(min(most, len(sample.x) // each), 1)
-    found = [
-        _moved(sample, _best_start(sample, min(FIRST, most), generator, starts, learn), most, generator)
-        for learn in ((False, True) if model.learnt is not None else (False,))
-    ]
-    return max(found, key=lambda fitted: fitted.bound)
+    found: list[Fitted] = []
+    for learn in (False, True) if model.learnt is not None else (False,):
+        if not found or not sample.late:
+            start = _best_start(sample, min(FIRST, most), generator, starts, learn)
+            found.append(_moved(sample, start, most, generator))
+    return simplest(sample, max(found, key=lambda fitted: fitted.bound))
+
+
+def simplest(sample: Sample, found: Fitted) -> Fitted:
+    """The mixture of fewest components whose evidence is no more than a standard error below the greatest.
+
+    Pairs are merged one after the other, as in the rule of one standard error of Breiman et al. (1984), until
+    :data:`WORSE` numbers of components in a row have too little evidence.
+    """
+    best = chosen = now = found
+    worse = 0
+    while now.model.components > 1 and worse < WORSE and not sample.late:
+        rows = sample.filled(now).under(now.model)
+        pairs = pair_gains(rows, now.gamma, -torch.inf, now.model)[:TRIED]
+        gammas = [joined(now.gamma, [(one, other)]) for _, one, other in pairs]
+        now = max(fits([rows] * len(pairs), gammas, learn=True), key=lambda fitted: fitted.bound)
+        if sample.gaps:
+            now = sample.fit(now.gamma, SHORT, learn=True, start=now.model)
+        best = max(best, now, key=lambda fitted: fitted.evidence)
+        enough = now.evidence >= best.evidence - max(POSITIVE, now.error(best))
+        chosen, worse = (now, 0) if enough else (chosen, worse + 1)
+    return chosen
 
 
 def _moved(sample: Sample, found: Fitted, most: int, generator: torch.Generator) -> Fitted:
@@ -585,7 +746,7 @@ def _moved(sample: Sample, found: Fitted, most: int, generator: torch.Generator)
     """
     sample = sample.under(found.model)
     splits = Splits(sample, generator)
-    while True:
+    while not sample.late:
         parts = splits.gains(found.gamma) if found.model.components < most else {}
         largest = sorted(parts, key=lambda component: -parts[component][0])
         chosen = {component: parts[component] for component in largest[: most - found.model.components]}
@@ -602,6 +763,7 @@ def _moved(sample: Sample, found: Fitted, most: int, generator: torch.Generator)
             splits = Splits(sample, generator)
         else:
             found = less
+    return found
 
 
 def _best_start(
@@ -631,12 +793,14 @@ def best_mixture(sample: Sample, components: int, generator: torch.Generator, st
     for start in range(starts if components > 1 else 1):
         own = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
         kinds.append(StartKind(start // 2 % 2 == 1, start % 2 == 1, own))
-    first, *others = zip(_started(sample, components, kinds), kinds, strict=True)
+    first, *others = zip(_started(sample, components, kinds), kinds, strict=False)
     others = sorted(others, key=lambda start: -start[0].bound)[: LEADING - 1]
     begun = [first, *others]
     if sample.gaps:
         alone = sample.filled(sample.fit(torch.ones_like(first[0].gamma[:, :1]), SHORT, learn=True))
-        tried = [*(fitted for fitted, _ in begun), best_mixture(alone, components, generator, starts)]
+        tried = [fitted for fitted, _ in begun]
+        if not sample.late:
+            tried.append(best_mixture(alone, components, generator, starts))
         refilled = [_refilled(sample, fitted) for fitted in tried]
         return _swapped(sample, max(refilled, key=lambda fitted: fitted.bound), generator)
     ended = fits([sample] * len(begun), [fitted.gamma for fitted, _ in begun], learn=True)
@@ -663,10 +827,12 @@ def _started(sample: Sample, components: int, kinds: Sequence[StartKind]) -> lis
     """
     samples = [sample.alike()] * len(kinds)
     most = max(len(sample.x) // EACH, components)
-    gammas = [
-        sample.clusters(min(2 * components, most) if many else components, white, generator, SEEDS)
-        for white, many, generator in kinds
-    ]
+    gammas: list[Tensor] = []
+    for white, many, generator in kinds:
+        if not gammas or not sample.late:
+            size = min(2 * components, most) if many else components
+            gammas.append(sample.clusters(size, white, generator, SEEDS))
+    samples = samples[: len(gammas)]
     while large := [number for number, gamma in enumerate(gammas) if gamma.shape[1] > components]:
         found = fits(
             [samples[number] for number in large],
@@ -702,7 +868,7 @@ def _swapped(sample: Sample, found: Fitted, generator: torch.Generator) -> Fitte
     while True:
         rows = splits.sample = sample.filled(found).under(found.model)
         reached = rows.fit(found.gamma, learn=True, start=found.model) if missing else found
-        parts = splits.gains(reached.gamma)
+        parts = {} if sample.late else splits.gains(reached.gamma)
         for component, pair in swaps(rows, reached, parts)[:TRIED]:
             gamma = parted(reached.gamma, {component: parts[component]})
             rival = rows.fit(joined(gamma, [pair]), learn=True)
@@ -741,6 +907,8 @@ def reduced(sample: Sample, found: Fitted) -> Fitted:
     """Merge pairs, and leave components out, as long as that raises the bound."""
     while True:
         found = sample.fit(found.gamma, start=found.model)
+        if sample.late:
+            return found
         gamma = thinned(sample, merged(sample, found.gamma))
         if gamma.shape[1] == found.model.components or (fewer := sample.fit(gamma)).bound < found.bound:
             return found
@@ -790,7 +958,7 @@ def mixture_of_codes(z: Tensor, seed: int) -> ObservedMixture:
     def make(components: int, num_data: int, learn: bool = True) -> ObservedMixture:
         return ObservedMixture([0] * dim, components, num_data, prior=prior, full=True, learn_prior=learn)
 
-    found = split_and_merge(Sample.of(make, z), draws, MOST).model
+    found = mixture_of_rows(make, z, seed, starts=1, most=OF_CODES).model
     model = make(found.components, len(z), False)
     model.load_state_dict({name: value for name, value in found.state_dict().items() if "learnt" not in name})
     return model

@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.infer.natural_gradient import NaturalGradient, RobbinsMonro
 from pyro_fmvae.infer.seeding import kmeans
-from pyro_fmvae.learn.component_moves import Make, Sample, best_mixture
+from pyro_fmvae.learn.component_moves import Make, mixture_of_rows
 from pyro_fmvae.learn.independent_components import Start, start_from_components
 from pyro_fmvae.learn.options import FMVAEOptions, VAEOptions
 from pyro_fmvae.learn.phase import Budget, GradientPhase, arguments, endless
@@ -37,7 +37,7 @@ def full_clusters(points: Tensor, num_clusters: int, generator: torch.Generator)
     """Cluster indices [N] by a mixture of full covariances of standardised points.
 
     The mixture is the one whose bound no swap of components raises:
-    :func:`~pyro_fmvae.learn.component_moves.best_mixture`. It is found on the CPU, by 2,000 points at most,
+    :func:`~pyro_fmvae.learn.component_moves.mixture_of_rows`. It is found by 2,000 points, on the CPU,
     where thousands of small operations take less time than on a GPU. Where there is less than a point for
     each dimension of each cluster, the clusters are those of k-means.
 
@@ -53,7 +53,8 @@ def full_clusters(points: Tensor, num_clusters: int, generator: torch.Generator)
     rows = torch.randperm(len(x), generator=generator)[:SEARCHED]
     if len(rows) < num_clusters * x.shape[1]:
         return kmeans(x, num_clusters, generator).to(points.device)
-    found = best_mixture(Sample.of(_mixture_of(x.shape[1]), x[rows]), num_clusters, generator, STARTS)
+    seed = int(torch.randint(SEED_RANGE, (), generator=generator))
+    found = mixture_of_rows(_mixture_of(x.shape[1]), x[rows], seed, num_clusters, STARTS)
     return found.model.table(found.model.packed(x)).argmax(-1).to(points.device)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from pyro_fmvae.learn.mixture_search import STARTS, ascend, best_start, bound_of
+from pyro_fmvae.learn.component_moves import STARTS, Make, labelled_first, mixture_of_rows
+from pyro_fmvae.learn.mixture_search import ascend, bound_of
 from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
-from pyro_fmvae.learn.stacking import labelled_first, learn_predictors
+from pyro_fmvae.learn.stacking import learn_predictors
 from pyro_fmvae.learn.stepwise_em import STEPWISE
 from pyro_fmvae.models import ObservedMixture
 
@@ -26,11 +27,12 @@ class MixtureAscent(Phase):
 
     Args:
         model: learnt in place.
-        make: gives a new, untrained model, for the starts.
+        make: gives new, untrained models, for the starts: see
+            :data:`~pyro_fmvae.learn.component_moves.Make`.
         budget: of the phase.
-        seed: of the rows that the starts are compared by, and of the starts.
+        seed: of the starts, and of the rows that they and predictors are compared by.
         starts: how many k-means starts λ is chosen from.
-        searched: rows at most that the starts are compared by; labelled ones come first.
+        searched: rows at most that predictors are compared by; labelled ones come first.
         stacking: learn predictors of labels, on the first batch: see
             :func:`~pyro_fmvae.learn.stacking.learn_predictors`.
         rate: ρ of each step on a batch that is not all data, from the number of steps taken so far.
@@ -40,7 +42,7 @@ class MixtureAscent(Phase):
     def __init__(
         self,
         model: ObservedMixture,
-        make: Callable[[], ObservedMixture],
+        make: Make,
         budget: Budget,
         seed: int = 0,
         starts: int = STARTS,
@@ -60,10 +62,11 @@ class MixtureAscent(Phase):
 
     @torch.no_grad()
     def prepare(self, batches: Iterable[Any]) -> None:
-        """Seed λ by the best of the starts on the first batch of data, on the CPU: it is faster for few rows.
+        """Start λ from :func:`~pyro_fmvae.learn.component_moves.mixture_of_rows` of the first batch.
 
-        Where the phase has minutes, a quarter of them bounds the starts and those of cross-validation, and
-        half of them the predictors: the number of components may have been chosen in up to half of them.
+        It is found on the CPU, which is faster for few rows. Where the phase has minutes, a quarter of them
+        bounds the starts and those of cross-validation, and half of them the predictors: the number of
+        components may have been chosen in up to half of them.
 
         Raises:
             ValueError: a loader of another number of points than the model is of.
@@ -72,17 +75,19 @@ class MixtureAscent(Phase):
         batch = [part.cpu() for part in next(iter(batches))]
         order = batch[-1].argsort()  # so that the start does not depend on the order of the batch
         x, labels = batch[0][order], batch[1][order] if len(batch) > 2 else None
-        drawn = torch.randperm(len(order), generator=torch.Generator().manual_seed(self.seed))
-        rows = labelled_first(drawn, labels)[: self.searched]
-        generator = torch.Generator().manual_seed(self.seed)  # anew: the starts of the search
-        of_rows, minutes = None if labels is None else labels[rows], self.budget.minutes
-        began, most = time.monotonic(), 60 * minutes if minutes else math.inf
-        until = began + most / 4
-        found = best_start(self.make, x[rows], of_rows, generator, self.starts, until)
+        began, most = time.monotonic(), 60 * self.budget.minutes if self.budget.minutes else math.inf
+        until, components = began + most / 4, self.model.components
+        model = mixture_of_rows(
+            self.make, x, self.seed, components, self.starts, labels=labels, until=until
+        ).model
+        if model.num_data != self.model.num_data:
+            model.num_data, observations = self.model.num_data, model.packed(x, labels)
+            ascend(model, observations, model.table(observations).softmax(-1))
         if self.stacking and labels is not None:
-            end = began + most / 2
-            learn_predictors(found.model, self.make, best_start, x, labels, rows, self.seed, until, end)
-        state = found.model.state_dict()
+            drawn = torch.randperm(len(x), generator=torch.Generator().manual_seed(self.seed))
+            rows, end = labelled_first(drawn, labels)[: self.searched], began + most / 2
+            learn_predictors(model, self.make, x, labels, rows, self.seed, until, end)
+        state = model.state_dict()
         self.model.match(state)
         self.model.load_state_dict(state)
         if time.monotonic() > until:

@@ -1,11 +1,9 @@
-"""How many components a table asks for: mixtures of every size from many starts, compared by their bounds."""
+"""Coordinate ascent of mixtures of table rows: on all rows, on part after part, or of many side by side."""
 
-import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NamedTuple
 
 import torch
@@ -14,7 +12,6 @@ from torch import Tensor
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.category import codes_below, indicators
 from pyro_fmvae.distributions.exponential_family import blend
-from pyro_fmvae.infer.seeding import kmeans
 from pyro_fmvae.models.learnt_prior import LearntPrior
 from pyro_fmvae.models.observed_mixture import ObservedMixture
 from pyro_fmvae.models.packed_numbers import PackedNumbers, PackedObservations
@@ -213,16 +210,13 @@ def sufficient_statistics(model: ObservedMixture, rows: Rows) -> tuple[dict[str,
     return sums, float(beside - sum((sums[name] * stats[name]).sum() for name in sums))
 
 
-STARTS = 10
 SHORT, LONG = 10, 200  # updates of every start, and of the best of them
 LEADING = 3  # starts that are improved to the end
 TOLERANCE = 1e-5  # nats per row: an update that adds less is the last
 NEGLIGIBLE = 1e-3  # of the largest standard deviation: a principal component of less is left out
 FREQUENT = 100  # categories of a column that k-means sees, at most
 POSITIVE = 1.0  # nats of evidence to gain at least (Kass and Raftery, 1995: "positive")
-WORSE = 2  # sizes in a row that do not gain so much, after which no greater one is tried
-
-logger = logging.getLogger("pyro_fmvae")
+WORSE = 2  # numbers of components in a row of too little evidence, after which no further one is tried
 
 
 @dataclass(frozen=True)
@@ -257,43 +251,7 @@ class Fitted:
         return float((self.rows - other.rows).std(correction=0)) * len(self.rows) ** 0.5
 
 
-def climb(
-    model: ObservedMixture,
-    x: Tensor,
-    labels: Tensor | None,
-    gamma: Tensor,
-    iterations: int = LONG,
-    until: float = math.inf,
-) -> Fitted:
-    """Coordinate ascent from given responsibilities, until the bound hardly rises.
-
-    Args:
-        model: changed in place; ``num_data`` is the number of rows.
-        x, labels: all rows: see :meth:`ObservedMixture.observations`.
-        gamma: responsibilities, [N, K]. Components of a Dirichlet process are put in order of size.
-        iterations: updates at most, at least 1.
-        until: time of ``time.monotonic()``, after which no further update is begun.
-    """
-    return ascended(model, model.packed(x, labels), gamma, iterations, until)
-
-
 def ascended(
-    model: ObservedMixture,
-    observations: PackedObservations,
-    gamma: Tensor,
-    iterations: int = LONG,
-    until: float = math.inf,
-    tolerance: float = TOLERANCE,
-    learn: bool = True,
-) -> Fitted:
-    """:func:`climb` of observations of all rows; an update that adds less than the tolerance ends it.
-
-    A prior that is learnt stays as it is unless ``learn``.
-    """
-    return ascended_together([model], observations, [gamma], iterations, until, tolerance, learn)[0]
-
-
-def ascended_together(
     models: Sequence[ObservedMixture],
     observations: PackedObservations,
     gammas: Sequence[Tensor],
@@ -302,20 +260,25 @@ def ascended_together(
     tolerance: float = TOLERANCE,
     learn: bool = True,
 ) -> list[Fitted]:
-    """:func:`ascended` of several mixtures of as many components, side by side where that is possible.
+    """Coordinate ascent of mixtures of as many components, until their bounds hardly rise.
+
+    They are improved side by side where that is possible.
 
     Args:
-        models: of one make, each changed in place.
-        observations: observations of all rows.
-        gammas: responsibilities, [N, K] each.
-        iterations, until, tolerance, learn: as for :func:`ascended`.
+        models: of one make, each changed in place; ``num_data`` is the number of rows that these stand for.
+        observations: of all rows.
+        gammas: responsibilities, [N, K] each. Components of a Dirichlet process are put in order of size.
+        iterations: updates at most, at least 1.
+        until: time of ``time.monotonic()``, after which no further update is begun.
+        tolerance: nats per row: an update that adds less is the last.
+        learn: learn the prior, too, where it is learnt.
     """
     first, rows = models[0], len(gammas[0])
     if len(models) > 1 and (
         not side_by_side(observations) or len(models) * gammas[0].numel() > room(gammas[0].device)
     ):
         return [
-            ascended_together([model], observations, [gamma], iterations, until, tolerance, learn)[0]
+            ascended([model], observations, [gamma], iterations, until, tolerance, learn)[0]
             for model, gamma in zip(models, gammas, strict=True)
         ]
     gamma, learnt, found = gammas[0].double(), first.learnt, []
@@ -537,176 +500,6 @@ def room(device: torch.device) -> int:
     if device.type != "cuda":
         return LARGEST
     return max(LARGEST, torch.cuda.mem_get_info(device)[0] // SHARE)
-
-
-def best_start(
-    make: Callable[[], ObservedMixture],
-    x: Tensor,
-    labels: Tensor | None,
-    generator: torch.Generator,
-    starts: int = STARTS,
-    until: float = math.inf,
-) -> Fitted:
-    """The best of many starts by clusters: each is improved a little, and the best three to the end.
-
-    Every other k-means has fewer clusters, a quarter, and the mixture grows from there: it is improved, then
-    the widest of its components are halved, until there are enough. That finds far better mixtures of many
-    components. Where covariances are full, half of the starts are of whitened rows: k-means of the rows
-    themselves finds no clusters that differ in directions of small variance.
-
-    Args:
-        make: gives a model of the size that is asked for.
-        x, labels: as for :func:`climb`.
-        generator: source of the random numbers, on the CPU.
-        starts: how many, at least 1; one without randomness if there is a single component.
-        until: time of ``time.monotonic()``, after which no further start or update is begun.
-    """
-    model = make()
-    count, features = model.components, features_of(x, model.levels)
-    spaces = (features, whitened(features)) if model.sites.full else (features,)
-    starts = starts if count > 1 else 1
-    tried: list[Fitted] = []
-    for clusters in _clusterings(model, spaces, x, labels, generator, starts, until):
-        gamma = torch.nn.functional.one_hot(clusters, count).double()
-        tried.append(climb(_resized(model, count), x, labels, gamma, SHORT, until))
-        if time.monotonic() > until:
-            break
-    leading = sorted(tried, key=lambda fitted: -fitted.bound)[:LEADING]
-    found = [climb(fitted.model, x, labels, fitted.gamma, until=until) for fitted in leading]
-    return max(found, key=lambda fitted: fitted.bound)
-
-
-def search(
-    make: Callable[[int], ObservedMixture],
-    x: Tensor,
-    labels: Tensor | None,
-    sizes: Sequence[int],
-    seed: int,
-    starts: int = STARTS,
-    rival: float = -math.inf,
-    until: float = math.inf,
-) -> Fitted:
-    """The number of components whose mixture has the greatest evidence, but for its standard error.
-
-    Sizes are tried in increasing order. A greater one has to gain more than :data:`POSITIVE` nats, and more
-    than the standard error of the gain, as in the rule of one standard error of Breiman et al. (1984). When
-    two in a row do not, the search ends; and when a rival would stay ahead even if every size that is left
-    gained as much as the last one.
-
-    Args:
-        make: gives a new model of a number of components.
-        x, labels: as for :func:`climb`.
-        sizes: numbers of components to try, increasing.
-        seed: of the starts.
-        starts: of each size.
-        rival: evidence of the best mixture of another kind.
-        until: time of ``time.monotonic()``, after which no further start or update is begun. What
-            is left out is logged.
-    """
-    best: Fitted | None = None
-    worse = 0
-    for left, size in zip(reversed(range(len(sizes))), sizes, strict=True):
-        generator = torch.Generator().manual_seed(seed)
-        found = best_start(partial(make, size), x, labels, generator, starts, until)
-        gain = math.inf if best is None else found.evidence - best.evidence
-        least = 0.0 if best is None else max(POSITIVE, found.error(best))
-        worse = 0 if gain > least else worse + 1
-        if not worse:
-            best = found
-        if worse == WORSE or found.evidence + left * max(gain, 0) < rival:
-            break
-        if time.monotonic() > until:
-            logger.warning("components: at most %d were tried, not from every start: the time is up", size)
-            break
-    assert best is not None
-    return best
-
-
-def _resized(model: ObservedMixture, components: int) -> ObservedMixture:
-    """A new model of another number of components, at its priors."""
-    prior, full, learn = model.prior, model.sites.full, model.learnt is not None
-    new = ObservedMixture(model.levels, components, model.num_data, model.label_sizes, prior, full, learn)
-    new.forget()
-    return new
-
-
-def _clusterings(
-    model: ObservedMixture,
-    spaces: Sequence[Tensor],
-    x: Tensor,
-    labels: Tensor | None,
-    generator: torch.Generator,
-    starts: int,
-    until: float,
-) -> Iterator[Tensor]:
-    """Clusters of the rows, int64 [N] each: by k-means of each space in turn, grown every other time.
-
-    Where there are labels, every other start is around labelled rows, in the first space.
-    """
-    values, count = None if labels is None else _combinations(labels), model.components
-    labelled = values is not None and int(values.max()) < count
-    for start in range(starts):
-        number, around = (start // 2, start % 2 == 0) if labelled else (start, False)
-        space = spaces[number // 2 % len(spaces)]
-        if values is not None and around:
-            yield _around(spaces[0], values, count, generator)
-        elif number % 2:
-            yield _grown(model, space, x, labels, generator, until)
-        else:
-            yield kmeans(space, count, generator)
-
-
-def _grown(
-    model: ObservedMixture,
-    space: Tensor,
-    x: Tensor,
-    labels: Tensor | None,
-    generator: torch.Generator,
-    until: float = math.inf,
-) -> Tensor:
-    """Clusters of a mixture that starts small, and is improved before its components are halved."""
-    size = max(model.components // 4, 2)
-    clusters = kmeans(space, size, generator)
-    while size < model.components:
-        gamma = torch.nn.functional.one_hot(clusters, size).double()
-        found = climb(_resized(model, size), x, labels, gamma, SHORT, until)
-        size = min(2 * size, model.components)
-        clusters = _halved(space, found.gamma.argmax(-1), size, generator)
-    return clusters
-
-
-def _around(features: Tensor, values: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Rows by the nearest mean of labelled ones, halved until there are enough."""
-    known = (values >= 0).nonzero().squeeze(-1)
-    members = indicators(values[known], int(values.max()) + 1).to(features)
-    means = members.mT @ features[known] / members.sum(0).unsqueeze(-1)
-    clusters = torch.cdist(features, means).argmin(-1)
-    clusters[known] = values[known]
-    return _halved(features, clusters, count, generator)
-
-
-def _halved(features: Tensor, clusters: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Halve the widest of the clusters by k-means until there are so many, or none is left to halve."""
-    clusters = clusters.unique(return_inverse=True)[1]
-    for new in range(int(clusters.max()) + 1, count):
-        spread = [_spread(features[clusters == number]) for number in range(new)]
-        rows = (clusters == spread.index(max(spread))).nonzero().squeeze(-1)
-        clusters[rows[kmeans(features[rows], 2, generator) == 1]] = new
-    return clusters
-
-
-def _spread(rows: Tensor) -> float:
-    return float((rows - rows.mean(0)).square().sum()) if len(rows) else 0.0
-
-
-def _combinations(labels: Tensor) -> Tensor | None:
-    """Numbers of the combinations of labels, int64 [N], -1 where one is unknown; None if all are."""
-    known = (labels >= 0).all(-1)
-    if not known.any():
-        return None
-    numbers = torch.full((len(labels),), -1, device=labels.device)
-    numbers[known] = labels[known].unique(dim=0, return_inverse=True)[1]
-    return numbers
 
 
 def features_of(x: Tensor, levels: Sequence[int]) -> Tensor:

@@ -6,13 +6,13 @@ Members are weighed by how probable they make labels that they have not seen (st
 import logging
 import math
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_fmvae.learn.component_moves import Make, mixture_of_rows
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.label_predictor import LabelPredictor, tempered
 from pyro_fmvae.models.table_sites import label_site
@@ -36,23 +36,10 @@ UPDATES: Final = 200  # of weights, and of shares
 logger = logging.getLogger("pyro_fmvae")
 
 
-def labelled_first(rows: Tensor, labels: Tensor | None) -> Tensor:
-    """Rows int64 [n] in their order, but those first that have a label.
-
-    Args:
-        rows: indices.
-        labels: of all rows, int64 [N, L], -1 = unknown; None: no labels.
-    """
-    if labels is None:
-        return rows
-    return rows[(labels[rows] < 0).all(-1).long().argsort(stable=True)]
-
-
 @torch.no_grad()
 def learn_predictors(
     model: ObservedMixture,
-    make: Callable[[], ObservedMixture],
-    start: Callable[..., Any],
+    make: Make,
     x: Tensor,
     labels: Tensor,
     searched: Tensor,
@@ -64,13 +51,12 @@ def learn_predictors(
 
     Args:
         model: fitted to the labels; its ``predictors`` are replaced.
-        make: gives a new model with the same sites.
-        start: :func:`~pyro_fmvae.learn.mixture_search.best_start`, for the mixtures of the folds.
+        make: gives new models with the same sites: see :data:`~pyro_fmvae.learn.component_moves.Make`.
         x: all rows, [N, D].
         labels: int64 [N, L], -1 = unknown.
         searched: indices of the rows for cross-validation.
         seed: of folds, starts and trees.
-        until: for ``start``.
+        until: time of ``time.monotonic()``, after which the mixtures of the folds are not improved further.
         end: time of ``time.monotonic()``, after which no further predictor is begun; the mixture
             alone predicts the labels that are left, and the log says so.
     """
@@ -80,7 +66,7 @@ def learn_predictors(
     if not learnable:
         return
     folds = folds_of(tried, seed)
-    mixtures = _mixtures_held_out(make, start, x[searched], tried, folds, seed, until)
+    mixtures = _mixtures_held_out(model, make, x[searched], tried, folds, seed, until)
     features, own = model.features(x), _own_predictions(model, x)
     for number, label in enumerate(learnable):
         if time.monotonic() > end:
@@ -228,8 +214,8 @@ def folds_of(labels: Tensor, seed: int) -> Tensor:
 
 
 def _mixtures_held_out(
-    make: Callable[[], ObservedMixture],
-    start: Callable[..., Any],
+    model: ObservedMixture,
+    make: Make,
     x: Tensor,
     labels: Tensor,
     folds: Tensor,
@@ -237,18 +223,11 @@ def _mixtures_held_out(
     until: float,
 ) -> list[Tensor]:
     """Probabilities of each label's values by mixtures that did not see the labels of the row's fold."""
-
-    def new() -> ObservedMixture:
-        model = make()
-        model.num_data = len(x)
-        return model
-
-    found = [torch.zeros(len(x), size, dtype=torch.float64, device=x.device) for size in new().label_sizes]
+    found = [torch.zeros(len(x), size, dtype=torch.float64, device=x.device) for size in model.label_sizes]
     for fold in range(FOLDS):
         held_out = folds == fold
         known = labels.masked_fill(held_out.unsqueeze(-1), -1)
-        generator = torch.Generator().manual_seed(seed)
-        fitted = start(new, x, known, generator, STARTS, until).model
+        fitted = mixture_of_rows(make, x, seed, model.components, STARTS, labels=known, until=until).model
         for part, probs in zip(found, _own_predictions(fitted, x[held_out]), strict=True):
             part[held_out] = probs
     return found

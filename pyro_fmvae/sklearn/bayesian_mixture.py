@@ -12,29 +12,15 @@ from tqdm import tqdm
 
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
 from pyro_fmvae.learn.cluster_tree import cluster_tree, cut
-from pyro_fmvae.learn.component_moves import Sample, best_mixture, split_and_merge
+from pyro_fmvae.learn.component_moves import STARTED, mixture_of_rows
 from pyro_fmvae.learn.mixture_search import IncrementalAscent, Rows
 from pyro_fmvae.models import ObservedMixture
-from pyro_fmvae.models.packed_numbers import LARGEST
 from pyro_fmvae.sklearn.mixture_density import PART, MixtureDensity
-from pyro_fmvae.sklearn.standardisation import Standardisation, distinct, systematic_sample
+from pyro_fmvae.sklearn.standardisation import Standardisation, distinct
 from pyro_fmvae.sklearn.table_estimator import check_convergence
 
 WHOLE: Final = 20_000
 """Rows up to which a sweep is a single step on all of them, unless ``batch_size`` says otherwise."""
-STARTED: Final = 10_000
-"""Rows that starts, and numbers of components, are compared by."""
-EACH: Final = 100
-"""But at least so many for each component."""
-OF_COLUMN: Final = 8
-"""And so many for each column of numbers of each component with a full covariance, if there is memory."""
-STANDS: Final = 3.0
-"""Rows of all data that a row of this sample stands for, at most, where the number of components is given.
-
-At 1, components are left out that all rows ask for. With many more, splits fit what is chance in the sample.
-"""
-MOST: Final = 200
-"""Components at most, if their number is chosen."""
 
 
 class BayesianMixture(MixtureDensity):
@@ -49,14 +35,14 @@ class BayesianMixture(MixtureDensity):
       raises the bound (:class:`~pyro_fmvae.learn.mixture_search.IncrementalAscent`);
     * :meth:`score_samples` is the log posterior predictive density, a mixture of Student-t distributions, and
       ``lower_bound_`` the whole evidence lower bound, both in nats, with all constants;
-    * the number of components can be chosen by moves that raise the bound: merges, deletions and splits;
+    * the number of components can be chosen, by splits, merges and deletions;
     * clusters can be unions of components (``n_clusters``), so that a cluster need not be Gaussian;
     * :meth:`co_clustering` and :meth:`credible_interval` tell how sure the mixture is;
     * :meth:`transform` gives responsibilities to a next step, with ``set_output``.
 
     Args:
-        n_components: K, or "auto": as many, up to 200, as raise the bound of a sample of up to 10,000
-            rows, by merges, deletions and splits (:func:`~pyro_fmvae.learn.component_moves.split_and_merge`).
+        n_components: K, or "auto": as many, up to 200, as a sample of up to 10,000 rows asks for, by
+            splits, merges and deletions (:func:`~pyro_fmvae.learn.component_moves.split_and_merge`).
         n_clusters: join components into so many clusters, if there are more components, or with "auto" into
             those that valleys of the density separate, deeper than half of the lower peak
             (:func:`~pyro_fmvae.learn.cluster_tree.cluster_tree`). The density stays as it is;
@@ -70,8 +56,8 @@ class BayesianMixture(MixtureDensity):
         batch_size: rows of a step; None: all up to 20,000 rows, else 5,000.
         weight_concentration_prior_type: "dirichlet_distribution", or "dirichlet_process" for stick-breaking
             weights, of which unneeded components keep next to nothing.
-        weight_concentration_prior: of the symmetric Dirichlet, or of the process; None: 1 if K is "auto",
-            else 4, so that no component is left empty, or 1 / K of a process.
+        weight_concentration_prior: of the symmetric Dirichlet, or of the process; None: 4, so that no
+            component is left empty, or 1 / K of a process, 1 if K is "auto".
         mean_prior: prior mean of a component's mean, [D]; None: the data's mean.
         mean_precision_prior: rows that it counts for; None: at most 1, chosen by the bound.
         degrees_of_freedom_prior: rows that the prior covariance counts for, above D - 1 if full; None: D.
@@ -267,8 +253,7 @@ class BayesianMixture(MixtureDensity):
         self, X: np.ndarray, weights: np.ndarray, seed: int, every: np.ndarray
     ) -> tuple[ObservedMixture, float]:
         """The best clustering of a sample of rows, improved, and the number of its rows."""
-        device, generator = resolve_device(self.device), np.random.default_rng(seed)
-        number = 0 if self.n_components == "auto" else int(self.n_components)
+        device, number = resolve_device(self.device), self.n_components
         categorical, counted = self._indices("categorical_features"), self._indices("count_features")
         if both := set(categorical) & set(counted):
             raise ValueError(f"count_features: expected no column of categorical_features, got {min(both)}")
@@ -276,17 +261,9 @@ class BayesianMixture(MixtureDensity):
         self._rates = self._columns.rate_prior(self.rate_prior, float(weights.sum()))
         x = self._columns.standardised(X, device)
         self._prior = self._prior_given(x, weights)
-        most = max(STARTED, EACH * number)
-        if self.covariance_type == "full" and (dim := len(self._columns.numbers)):
-            most = max(most, min(OF_COLUMN * number * dim, LARGEST // (dim * (dim + 3) // 2 + 2)))
-        rows = torch.as_tensor(systematic_sample(x, weights, most, generator), device=device)
-        sample, draws = x[rows], torch.Generator().manual_seed(seed)
+        components = None if number == "auto" else int(number)
         make = partial(self._new, device=device)
-        if number:
-            each = min(float(weights.sum()) / len(rows), STANDS)
-            found = best_mixture(Sample.of(make, sample, each), number, draws, self.n_init)
-        else:
-            found = split_and_merge(Sample.of(make, sample), draws, MOST, self.n_init)
+        found = mixture_of_rows(make, x, seed, components, self.n_init, weights)
         return found.model, float(found.model.num_data)
 
     def _sweep(self, ascent: IncrementalAscent, X: np.ndarray, weights: np.ndarray) -> None:

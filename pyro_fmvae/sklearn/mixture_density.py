@@ -337,8 +337,9 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         """A model of so many components, untrained."""
         concentration = self.weight_concentration_prior
         if concentration is None:
-            of_process = self.weight_concentration_prior_type == "dirichlet_process"
-            concentration = 1.0 if self.n_components == "auto" else 1 / components if of_process else 4.0
+            concentration = 4.0
+            if self.weight_concentration_prior_type == "dirichlet_process":
+                concentration = 1.0 if self.n_components == "auto" else 1 / components
         prior = TablePrior(
             c0=concentration,
             d0=self.category_prior,

@@ -222,29 +222,6 @@ def _on(device: torch.device, part: np.ndarray) -> Tensor:
     return torch.as_tensor(np.require(part, requirements="W"), dtype=torch.float64, device=device)
 
 
-def systematic_sample(
-    x: Tensor, weights: np.ndarray, most: int, generator: np.random.Generator
-) -> np.ndarray:
-    """Indices of rows, each as often as its weight asks for: int64 [n], n <= ``most``.
-
-    Systematic sampling along a random direction. A row of weight 2 and two equal rows give the same sample,
-    but for its order. Without weights and with ``most`` rows at most, every row is taken once.
-
-    Args:
-        x: rows [N, D], NaN where missing.
-        weights: >= 0, not all 0, [N].
-        most: rows at most.
-        generator: of the direction, and of the first row.
-    """
-    direction = torch.as_tensor(generator.standard_normal(x.shape[1]), device=x.device)
-    order = (x.nan_to_num(0.0) @ direction).argsort(stable=True).cpu().numpy()
-    until = np.cumsum(weights[order])
-    size = min(most, max(round(until[-1]), np.count_nonzero(weights)))
-    places = (np.arange(size) + generator.uniform(0.25, 0.75)) * (until[-1] / size)
-    rows: np.ndarray = order[np.searchsorted(until, places, side="right")]
-    return rows
-
-
 def _check_whole(values: np.ndarray, what: str, column: int) -> None:
     if (values < 0).any() or (values != np.floor(values)).any():
         raise ValueError(f"X: expected the {what} 0, 1, 2, ... in column {column}, got other numbers")

@@ -148,7 +148,6 @@ def test_starts_side_by_side_end_where_each_would_alone(full, gaps):
     prior = TablePrior(numbers=make(1, 1, full).prior.numbers, learn_s0=True)
 
     def learning(components, rows):
-        torch.manual_seed(1)  # of the λ by which missing numbers are first filled in
         return ObservedMixture((0, 0, 0), components, rows, prior=prior, full=full, learn_prior=True)
 
     sample = Sample.of(learning, x, 2.0)

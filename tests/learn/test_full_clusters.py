@@ -31,7 +31,7 @@ def test_points_on_a_gpu(each):
 
 
 def test_few_points_have_the_clusters_of_k_means(monkeypatch):
-    monkeypatch.setattr(module, "best_mixture", None)  # is not asked
+    monkeypatch.setattr(module, "mixture_of_rows", None)  # is not asked
     points, _ = stripes(each=1)
     assert len(full_clusters(points, 3, torch.Generator().manual_seed(0)).unique()) == 3
 

@@ -1,5 +1,6 @@
 import math
 import time
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -8,8 +9,9 @@ from torch.testing import assert_close
 
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.learn import Budget, fit, mixture_ascent
+from pyro_fmvae.learn.component_moves import mixture_of_rows
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
-from pyro_fmvae.learn.mixture_search import best_start, bound_of
+from pyro_fmvae.learn.mixture_search import bound_of
 from pyro_fmvae.models import ObservedMixture
 
 N = 60
@@ -26,10 +28,10 @@ def split(labels=False):
 def run(batch_size, iterations=15, labels=False, order=0):
     rows = split(labels)
 
-    def make():
-        return ObservedMixture((0, 0), 2, N, (2,) if labels else ())
+    def make(components, num_data):
+        return ObservedMixture((0, 0), components, num_data, (2,) if labels else ())
 
-    model = make()
+    model = make(2, N)
     phase = MixtureAscent(model, make, Budget(iterations=iterations))
     records = list(fit([phase], Batches(rows, batch_size, seed=order, indexed=True)))
     return model, records
@@ -62,14 +64,14 @@ def test_starts_take_a_quarter_of_the_minutes(caplog, monkeypatch):
     """Of no time, next to nothing is tried, and the log says so."""
     asked = []
 
-    def asking(*args):
-        asked.append(args[-1])
-        return best_start(*args)
+    def asking(*args, until, **options):
+        asked.append(until)
+        return mixture_of_rows(*args, until=until, **options)
 
-    monkeypatch.setattr(mixture_ascent, "best_start", asking)
+    monkeypatch.setattr(mixture_ascent, "mixture_of_rows", asking)
     for minutes in (None, 4.0, 1e-9):
         model = ObservedMixture((0, 0), 2, N)
-        phase = MixtureAscent(model, lambda: ObservedMixture((0, 0), 2, N), Budget(1, minutes))
+        phase = MixtureAscent(model, partial(ObservedMixture, (0, 0)), Budget(1, minutes))
         phase.prepare(Batches(split(), N, indexed=True))
         assert ("not every start was tried" in caplog.text) == (minutes == 1e-9)
     assert asked[0] == math.inf and 50 < asked[1] - time.monotonic() < 60

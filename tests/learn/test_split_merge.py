@@ -1,5 +1,8 @@
 """Mixtures by moves that raise the bound: numbers of components are found, and swaps mend poor starts."""
 
+import math
+import time
+
 import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
@@ -11,15 +14,20 @@ from pyro_fmvae.learn.component_moves import (
     Splits,
     best_mixture,
     disjoint,
+    label_means,
+    labelled_first,
     merged,
     mixture_of_codes,
+    mixture_of_rows,
     pair_gains,
     reduced,
+    simplest,
     split_and_merge,
     swaps,
     thinned,
 )
 from pyro_fmvae.learn.mixture_search import Fitted
+from pyro_fmvae.models import ObservedMixture
 from tests.learn.clusters import clusters, make
 
 
@@ -124,3 +132,82 @@ def test_latents_that_say_nothing_leave_clusters_of_codes_alone():
 def test_few_codes_of_many_latents_have_a_mixture():
     model = mixture_of_codes(torch.randn(3, 8, generator=torch.Generator().manual_seed(0)), 0)
     assert model.components == 1 and model.log_predictive(torch.zeros(1, 8)).isfinite()
+
+
+def test_components_that_add_little_evidence_are_merged():
+    """Of two halves of a cluster, the evidence says that they are one; of two clusters, that they are not."""
+    x, kinds = clusters(3, 60)
+    sample = Sample.of(make, x)
+    halves = sample.fit(one_hot(2 * kinds + (torch.arange(180) % 6 > 2), 6).double())
+    found = simplest(sample, halves)
+    assert found.model.components == 3 and adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1
+    assert halves.evidence < found.evidence
+
+
+@pytest.mark.parametrize("components", [3, None])
+@pytest.mark.parametrize("full", [True, False])
+def test_labelled_rows_name_their_components(components, full):
+    """Also where a value has rows of two clusters: both are components of that value."""
+    x, kinds = clusters(3, 50)
+    truth = torch.where(kinds == 2, 0, kinds)
+    labels = torch.where(torch.arange(150) < 30, truth, -1).unsqueeze(-1)
+
+    def labelled(size, rows):
+        return ObservedMixture((0, 0, 0), size, rows, (2,), full=full)
+
+    model = mixture_of_rows(labelled, x, 0, components, labels=labels).model
+    assert model.components == 3 and (model.codes(x)[:, 0] == truth).all()
+
+
+def test_starts_are_around_labelled_rows():
+    """Labels tell apart what k-means does not: two halves of each of two clusters."""
+    torch.manual_seed(0)
+    kinds, halves = torch.arange(80) % 2, torch.arange(80) // 2 % 2
+    x = torch.stack([20.0 * kinds + torch.randn(80), 3.0 * halves + torch.randn(80)], -1).double()
+    labels = torch.where(torch.arange(80) < 20, halves, -1).unsqueeze(-1)
+    means = label_means(x, labels)
+    assert means[0, 1] < 1 and means[1, 1] > 2
+    assert label_means(x, torch.full((80, 1), -1)) is None
+
+    def of_start(labels):
+        sample = Sample.of(lambda size, rows: ObservedMixture((0, 0), size, rows, (2,)), x, labels=labels)
+        return sample.clusters(2, False, torch.Generator().manual_seed(0), 3).argmax(-1)
+
+    assert adjusted_rand_score(kinds, of_start(None)) == 1
+    assert sorted(of_start(labels).bincount().tolist()) == [40, 40]
+
+
+def test_labelled_rows_come_first():
+    labels = torch.tensor([[-1, -1], [-1, 0], [-1, -1], [2, -1]])
+    rows = torch.tensor([2, 3, 0, 1])
+    assert labelled_first(rows, labels).tolist() == [3, 1, 2, 0]
+    assert labelled_first(rows, None) is rows
+
+
+def test_labelled_rows_come_first_into_the_sample(monkeypatch):
+    monkeypatch.setattr(component_moves, "STARTED", 60)
+    monkeypatch.setattr(component_moves, "PER_COMPONENT", 1)
+    seen, best = [], component_moves.best_mixture
+    monkeypatch.setattr(
+        component_moves, "best_mixture", lambda sample, *others: seen.append(sample) or best(sample, *others)
+    )
+    x, kinds = clusters(3, 50)
+    labels = torch.where(torch.arange(150) % 5 == 0, kinds, -1).unsqueeze(-1)
+    mixture_of_rows(
+        lambda size, rows: ObservedMixture((0, 0, 0), size, rows, (3,)), x, 0, 3, 1, labels=labels
+    )
+    (sample,) = seen
+    assert len(sample.x) == 60 and (sample.labels >= 0).sum() == 30 and sample.model(3).num_data == 150
+
+
+@pytest.mark.parametrize("components", [3, None])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_no_move_is_begun_after_the_time_is_up(components, gaps, monkeypatch):
+    x, _ = clusters(3, 40)
+    x = x.masked_fill(torch.rand(x.shape) < 0.1 * gaps, torch.nan)
+    monkeypatch.setattr(Splits, "gains", None)  # is not asked
+    found = mixture_of_rows(make, x, 0, components, until=-math.inf)
+    assert found.model.components == (components or 12) and math.isfinite(found.bound)
+    monkeypatch.undo()
+    longer = mixture_of_rows(make, x, 0, components, until=time.monotonic() + 60)
+    assert longer.bound > found.bound - 1e-9

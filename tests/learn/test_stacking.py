@@ -8,14 +8,14 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from torch.testing import assert_close
 
-from pyro_fmvae.learn.mixture_search import best_start
+from pyro_fmvae.learn import stacking
+from pyro_fmvae.learn.component_moves import mixture_of_rows
 from pyro_fmvae.learn.stacking import (
     BELIEVED,
     CERTAIN,
     EQUAL,
     SPREAD,
     calibrated,
-    labelled_first,
     learn_predictors,
     stored,
     tilt,
@@ -40,15 +40,15 @@ def table():
     return x, labels, truth
 
 
-def make():
-    return ObservedMixture(LEVELS, 2, N, (2,))
+def make(components=2, rows=N):
+    return ObservedMixture(LEVELS, components, rows, (2,))
 
 
 @pytest.fixture
 def learnt():
     x, labels, truth = table()
-    model = best_start(make, x, labels, torch.Generator().manual_seed(0)).model
-    learn_predictors(model, make, best_start, x, labels, torch.arange(N), seed=0)
+    model = mixture_of_rows(make, x, 0, 2, labels=labels).model
+    learn_predictors(model, make, x, labels, torch.arange(N), seed=0)
     return model, x, truth
 
 
@@ -70,21 +70,24 @@ def test_held_out_labels_are_not_seen():
     x, labels, _ = table()
     torch.manual_seed(1)
     labels[:60, 0] = torch.arange(60)[torch.randperm(60)] % 2
-    model = best_start(make, x, labels, torch.Generator().manual_seed(0)).model
-    learn_predictors(model, make, best_start, x, labels, torch.arange(N), seed=0)
+    model = mixture_of_rows(make, x, 0, 2, labels=labels).model
+    learn_predictors(model, make, x, labels, torch.arange(N), seed=0)
     assert model.predictor_of(0).accuracies.max() < 0.7
 
 
-def test_each_label_is_hidden_from_one_mixture():
+def test_each_label_is_hidden_from_one_mixture(monkeypatch):
     x, labels, _ = table()
     hidden = []
 
-    def spied(new, rows, seen, *others):
-        hidden.append((labels >= 0) & (seen < 0))
-        assert torch.equal(seen[~hidden[-1]], labels[~hidden[-1]])
-        return best_start(new, rows, seen, *others)
+    def spied(*others, labels, **options):
+        seen = labels
+        hidden.append((known >= 0) & (seen < 0))
+        assert torch.equal(seen[~hidden[-1]], known[~hidden[-1]])
+        return mixture_of_rows(*others, labels=seen, **options)
 
-    learn_predictors(make(), make, spied, x, labels, torch.arange(N), seed=0)
+    monkeypatch.setattr(stacking, "mixture_of_rows", spied)
+    known = labels
+    learn_predictors(make(), make, x, labels, torch.arange(N), seed=0)
     assert torch.equal(torch.stack(hidden).sum(0), (labels >= 0).long())
     counts = [(part & (labels == value)).sum().item() for part in hidden for value in range(2)]
     assert len(hidden) == 5 and max(counts) - min(counts) <= 3
@@ -93,7 +96,7 @@ def test_each_label_is_hidden_from_one_mixture():
 def test_no_predictor_is_begun_when_the_time_is_up(caplog):
     x, labels, _ = table()
     model = make()
-    learn_predictors(model, make, best_start, x, labels, torch.arange(N), seed=0, end=-math.inf)
+    learn_predictors(model, make, x, labels, torch.arange(N), seed=0, end=-math.inf)
     assert model.predictor_of(0) is None
     assert "the mixture alone predicts 1 of them: the time is up" in caplog.text
 
@@ -112,7 +115,7 @@ def test_single_labels_of_values_are_left_to_the_mixture():
     kept = [int((truth == value).nonzero()[0]) for value in range(2)]
     labels.fill_(-1)[kept, 0] = torch.arange(2)
     model = make()
-    learn_predictors(model, make, best_start, x, labels, torch.arange(N), seed=0)
+    learn_predictors(model, make, x, labels, torch.arange(N), seed=0)
     assert model.predictor_of(0) is None
 
 
@@ -184,10 +187,3 @@ def test_the_tilt_finds_the_shares_of_unlabelled_rows():
     best = minimize(loss, [0.5], bounds=[(0.01, 0.99)], tol=1e-12)
     assert found[0] == pytest.approx(best.x[0], abs=1e-4)
     assert torch.equal(tilt(densities[:0].softmax(-1), even), torch.ones(2).double())
-
-
-def test_labelled_rows_come_first():
-    labels = torch.tensor([[-1, -1], [-1, 0], [-1, -1], [2, -1]])
-    rows = torch.tensor([2, 3, 0, 1])
-    assert labelled_first(rows, labels).tolist() == [3, 1, 2, 0]
-    assert labelled_first(rows, None) is rows

@@ -396,7 +396,7 @@ def test_a_warm_start_goes_on(data, monkeypatch):
     mixture = BayesianMixture(6, max_iter=1, warm_start=True, random_state=0, n_init=1)
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         mixture.fit(data[0][:60])
-    monkeypatch.setattr(bayesian_mixture, "best_mixture", None)  # is not asked any more
+    monkeypatch.setattr(bayesian_mixture, "mixture_of_rows", None)  # is not asked any more
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         bounds = [mixture.fit(data[0]).lower_bound_ for _ in range(4)]
     assert bounds[0] + 1e-3 < bounds[1] < bounds[2] < bounds[3]

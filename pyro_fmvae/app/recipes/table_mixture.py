@@ -1,5 +1,6 @@
 """The recipe of observed mixtures: tables without networks."""
 
+import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -22,26 +23,24 @@ from pyro_fmvae.evaluate import edit_rows
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.cluster_tree import Clusters
+from pyro_fmvae.learn.component_moves import STARTS, mixture_of_rows, seed_of
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
-from pyro_fmvae.learn.mixture_search import STARTS, Fitted, search
+from pyro_fmvae.learn.mixture_search import Fitted
 from pyro_fmvae.learn.options import (
     MixtureOptions,
     check_iterations,
     completed,
 )
 from pyro_fmvae.learn.phase import Phase
-from pyro_fmvae.learn.stacking import labelled_first
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.table_sites import LEFT_OUT, column_site
 
+logger = logging.getLogger("pyro_fmvae")
+
 # Options of mixtures of table rows, and how the evidence chooses them.
 
-MOST_COMPONENTS: Final = 50
-"""Largest number of components that is tried."""
-EVERY: Final = 8
-"""Up to so many, every number of components is tried; from there on, steps are a fifth."""
 SEARCHED: Final = 2000
-"""Rows that the number of components is chosen by."""
+"""Rows that predictors of labels are compared by."""
 WIDEST_FULL: Final = 60
 """Most columns of numbers whose full covariances are tried."""
 LEARNT: Final = TablePrior(c0=4.0, b0=0.3)
@@ -101,34 +100,20 @@ def model_of(config: MixtureOptions, levels: Sequence[int], num_data: int) -> Ob
     return ObservedMixture(levels, components, num_data, label_sizes, prior, full, learn)
 
 
-def numbers_tried(least: int) -> list[int]:
-    """Numbers of components from the least to :data:`MOST_COMPONENTS`, or the least alone if it is more."""
-    found = [least]
-    while found[-1] < MOST_COMPONENTS:
-        step = found[-1] // 5 if found[-1] >= EVERY else 1
-        found.append(min(found[-1] + step, MOST_COMPONENTS))
-    return found
-
-
 def chosen(
     config: MixtureOptions, dataset: Dataset, levels: Sequence[int], label_sizes: tuple[int, ...]
 ) -> MixtureOptions:
     """Options with the components and covariance of the greatest evidence of some training rows."""
-    train = dataset.train
-    rows, labels = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed)), None
+    x, labels = dataset.train.observations, None
     if label_sizes:
         assert config.labels is not None
-        labels = hide_labels(train, config.labels, config.seed)[:, : len(label_sizes)]
-    rows = labelled_first(rows, labels)[:SEARCHED]
-    x, labels = train.observations[rows], None if labels is None else labels[rows]
+        labels = hide_labels(dataset.train, config.labels, config.seed)[:, : len(label_sizes)]
     covariances: tuple[Literal["diagonal", "full"], ...] = ("full", "diagonal")
     if config.covariance is not None:
         covariances = (config.covariance,)
     elif not 2 <= levels.count(0) <= WIDEST_FULL:
         covariances = ("diagonal",)
-    numbers: Sequence[int] = numbers_tried(max(label_sizes, default=1))
-    if config.factors is not None:
-        numbers = (config.factors[-1],)
+    components = None if config.factors is None else config.factors[-1]
     assert config.starts is not None
     minutes = config.max_minutes or config.time_limit
     end = time.monotonic() + 60 * minutes / 2 if minutes else math.inf  # the rest is for training
@@ -137,22 +122,21 @@ def chosen(
         began = time.monotonic()
         until = began + (end - began) / left
         asked = replace(config, covariance=covariance)
-        rival = -math.inf if best is None else best[1].evidence
-        make = partial(_candidate, asked, label_sizes, levels, len(x))
-        found = search(make, x, labels, numbers, config.seed, config.starts, rival, until)
+        make = partial(_candidate, asked, label_sizes, levels)
+        found = mixture_of_rows(
+            make, x, seed_of(config.seed), components, config.starts, labels=labels, until=until
+        )
         if best is None or found.evidence > best[1].evidence:
             best = asked, found
+    if time.monotonic() > end:
+        logger.warning("components: not all moves were tried: the time is up")
     assert best is not None
     asked, found = best
     return replace(asked, factors=(*label_sizes, found.model.components))
 
 
 def _candidate(
-    config: MixtureOptions,
-    label_sizes: tuple[int, ...],
-    levels: Sequence[int],
-    num_data: int,
-    number: int,
+    config: MixtureOptions, label_sizes: tuple[int, ...], levels: Sequence[int], number: int, num_data: int
 ) -> ObservedMixture:
     return model_of(replace(config, factors=(*label_sizes, number)), levels, num_data)
 
@@ -248,9 +232,10 @@ class Mixture(Recipe[MixtureOptions]):
         """Coordinate ascent."""
         config = self.config
         assert config.starts is not None
+        make = partial(_candidate, config, self.factors[:-1], model.levels)
         budget = budgets_of(config)["joint"]
         return [
-            MixtureAscent(model, self.build, budget, config.seed, config.starts, SEARCHED, config.stacking)
+            MixtureAscent(model, make, budget, seed_of(config.seed), config.starts, SEARCHED, config.stacking)
         ]
 
     # ------------------------------------------------------------------ codes and samples

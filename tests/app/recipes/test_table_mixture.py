@@ -12,10 +12,16 @@ import pyro_fmvae
 from pyro_fmvae import figures
 from pyro_fmvae.app.commands import row_tables
 from pyro_fmvae.app.recipes.registry import DEFAULT, choose_model
-from pyro_fmvae.app.recipes.table_mixture import categories_of, numbers_tried
+from pyro_fmvae.app.recipes.table_mixture import categories_of
 from pyro_fmvae.app.runs import Run, by_batches
-from pyro_fmvae.data import Kind, Preprocessing
+from pyro_fmvae.data import Batches, Kind, Preprocessing, Split
 from pyro_fmvae.data.own.csv_file import read_csv
+from pyro_fmvae.learn import Budget, fit
+from pyro_fmvae.learn.component_moves import mixture_of_rows, seed_of
+from pyro_fmvae.learn.mixture_ascent import MixtureAscent
+from pyro_fmvae.learn.mixture_search import bound_of
+from pyro_fmvae.models import ObservedMixture, TablePrior
+from pyro_fmvae.sklearn import BayesianMixture
 from tests.small_runs import command, succeed, train, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -556,18 +562,6 @@ def test_bad_options(trained, tmp_path, options, message):
     assert status == 2 and message in err and not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("least", "expected"),
-    [
-        (1, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 19, 22, 26, 31, 37, 44, 50]),
-        (44, [44, 50]),
-        (60, [60]),
-    ],
-)
-def test_numbers_of_components_that_are_tried(least, expected):
-    assert numbers_tried(least) == expected
-
-
 def test_a_prior_that_is_given_is_kept(trained, tmp_path):
     folder, _ = trained
     common = ("--data", folder / "a.csv", "--factors", 3, "--covariance", "full")
@@ -649,3 +643,44 @@ def test_large_tables_and_named_data_get_networks(tmp_path):
         np.savez(tmp_path / f"{name}.npz", x=np.random.default_rng(0).normal(size=shape))
         assert choose_model(str(tmp_path / f"{name}.npz")) == DEFAULT
     assert choose_model("smiley") == choose_model("mnist") == DEFAULT
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+def test_every_door_gives_the_same_mixture(tmp_path, covariance):
+    """The command line, its phase, the estimator and the starts: equal options, seeds and rows."""
+    rng = np.random.default_rng(1)
+    kinds = np.arange(SIZE) % 3
+    rows = rng.normal(size=(SIZE, 2)) + 4 * np.stack([kinds == 1, kinds == 2], -1)
+    rows[::15, 1] = np.nan
+    file, out, full = tmp_path / "rows.csv", tmp_path / "run", covariance == "full"
+    np.savetxt(file, rows, delimiter=",", header="a,b", comments="")
+    options = ("--factors", 3, "--covariance", covariance, "--component-variance", 0.2, "--starts", 4)
+    succeed("train", "--model", "mixture", "--data", file, *options, "--seed", 5, "--out", out)
+    run = Run.open(out)
+    trained, x = run.load_model(torch.device("cpu")), run.load_data().train.observations.double()
+
+    def make(components, num_data):
+        return ObservedMixture((0, 0), components, num_data, prior=TablePrior(b0=0.2), full=full)
+
+    phased = make(3, len(x))
+    phase = MixtureAscent(phased, make, Budget(iterations=100), seed_of(5), 4)
+    list(fit([phase], Batches(Split(x.float(), None), len(x), indexed=True)))
+    identity = 2 * 0.2 * (np.eye(2) if full else np.ones(2))
+    estimated = BayesianMixture(
+        3,
+        covariance_type="full" if full else "diag",
+        weight_concentration_prior=1.0,
+        mean_prior=np.zeros(2),
+        mean_precision_prior=0.1,
+        degrees_of_freedom_prior=3.0 if full else 2.0,
+        covariance_prior=identity,
+        random_state=5,
+    ).fit(x.numpy())
+    begun = mixture_of_rows(make, x, seed_of(5), 3, 4)
+    codes = begun.model.codes(x)[:, -1]
+    assert len(codes.unique()) == 3
+    for model in trained, phased:
+        assert torch.equal(model.codes(x)[:, -1], codes)
+        assert bound_of(model, model.table(model.packed(x))) == pytest.approx(begun.bound, abs=0.01)
+    assert estimated.predict(x.numpy()).tolist() == codes.tolist()
+    assert estimated.lower_bound_ == pytest.approx(begun.bound, abs=0.01)
