@@ -23,12 +23,14 @@ from pyro_fmvae.distributions.normal_wishart import NORMAL_WISHART
 Standard = tuple[Tensor, ...]
 LARGEST: Final = 2**22
 """Numbers in a tensor, at most, unless a single row needs more."""
-NEGLIGIBLE: Final = 1e-20
+NEGLIGIBLE: Final = 1e-12
 """Share of the largest weight from which down a row adds nothing to a component but rounding."""
 UNLIKELY: Final = 1e-3
 """Responsibility up to which a component does not take part in filling a row in."""
 FEW: Final = 8
 """Missing numbers of a row up to which all pairs are computed."""
+PAIRS: Final = 2
+"""Components that may have a row up to which all are computed."""
 SCREENED: Final = 2**17
 """Numbers in a tensor, at most, as pairs that add nothing are looked for: it stays in a processor's cache."""
 STEPS: Final = 2
@@ -146,9 +148,9 @@ def conditionals(
             elements = _elements(first, own, dim)
             block = precision.flatten().index_select(0, elements.flatten()).view_as(elements)
             factor, places = torch.linalg.cholesky(block), columns[kind[row]]
-            gap = torch.where(gone[rows], 0.0, x[rows] - loc.unsqueeze(1))
-            pull = (gap @ precision)[component, row]
-            gap = gap[component, row]
+            gap = torch.where(gone[rows[row]], 0.0, x[rows[row]] - loc[component])
+            parts = gap.split(component.bincount(minlength=count).tolist())
+            pull = torch.cat([part @ of_one for part, of_one in zip(parts, precision, strict=True)])
             own = pull.gather(-1, places)
             white = torch.linalg.solve_triangular(_taken(factor, which), own.unsqueeze(-1), upper=False)
             distance = (gap * pull).sum(-1) - white.squeeze(-1).square().sum(-1)
@@ -215,8 +217,9 @@ def marginal_expectation(x: Tensor, stats: Tensor, others: Tensor) -> tuple[Tens
     shared, loc, precision = _normals(stats)
     table, others = _complete_table(x, stats), others.expand(len(x), -1)
     missing, filled = x.isnan().sum(-1), _Filled(loc)
-    chosen = torch.ones_like(table, dtype=torch.bool)
-    many = ((missing > FEW) & (missing < x.shape[-1])).nonzero().squeeze(-1)
+    chosen = others > -torch.inf
+    several = (missing > FEW) & (missing < x.shape[-1]) & (chosen.sum(-1) > PAIRS)
+    many = several.nonzero().squeeze(-1)
     for rows in many.split(max(SCREENED // loc.numel(), 1)) if len(loc) > 1 else ():
         constant = shared - (x.shape[-1] - missing[rows]).unsqueeze(-1) * math.log(2 * math.pi)
         least, greatest = _ranges(x[rows], loc, precision)

@@ -12,6 +12,7 @@ from torch import Tensor
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.category import codes_below, indicators
 from pyro_fmvae.distributions.exponential_family import blend
+from pyro_fmvae.distributions.marginal_component import NEGLIGIBLE
 from pyro_fmvae.models.learnt_prior import LearntPrior
 from pyro_fmvae.models.observed_mixture import ObservedMixture
 from pyro_fmvae.models.packed_numbers import PackedNumbers, PackedObservations
@@ -96,8 +97,14 @@ def bound_of(model: ObservedMixture, table: Tensor) -> float:
 # Coordinate ascent on one part of the rows after another, with weights of rows.
 
 
+ALL: Final = 6
+"""Every so many updates, all components take part in rows with missing numbers; else those that had them."""
 LARGEST: Final = 2**22
 """Numbers in a tensor, at most, unless a single row needs more."""
+STEPS: Final = 6
+"""Steps that :class:`Anderson` remembers."""
+SINGULAR: Final = 1e-12
+"""Share of the greatest eigenvalue up to which changes of its steps say nothing new."""
 SHARE: Final = 256
 """But on a GPU one for so many bytes of free memory, if these are more."""
 
@@ -120,9 +127,12 @@ class IncrementalAscent:
 
     A visit to a part replaces its statistics T_b by those at the present responsibilities, and takes λ to
     λ0 + Σ_b T_b. Every visit raises the bound, so that no step size has to be chosen, and one sweep over many
-    small parts gets further than one over all rows at once. With a single part it is coordinate ascent (Neal
-    and Hinton, 1998, A view of the EM algorithm that justifies incremental, sparse, and other variants;
-    Hughes and Sudderth, 2013, Memoized online variational inference for Dirichlet process mixture models).
+    small parts gets further than one over all rows at once (Neal and Hinton, 1998, A view of the EM algorithm
+    that justifies incremental, sparse, and other variants; Hughes and Sudderth, 2013, Memoized online
+    variational inference for Dirichlet process mixture models).
+
+    With a single part it is coordinate ascent, whose sweeps begin where :class:`Anderson` expects λ and λ0 to
+    settle, if the bound is no lower there. Missing numbers, and λ0, would take hundreds of sweeps else.
 
     The bound is Σ_b h_b + Σ_b T_b · E[t] - KL(λ || λ0), where h_b is what a part adds beside its statistics:
     the entropy of its assignments and missing numbers, and constants.
@@ -134,6 +144,9 @@ class IncrementalAscent:
             posterior given earlier rows makes it streaming variational Bayes (Broderick et al., 2013).
         stand_for: how many rows λ - λ0 stands for at first. Until its first visit, a part has its share of
             these statistics, scaled to its number of rows. 0: none, λ is λ0 at first.
+
+    Attributes:
+        plain: the last sweep began where the one before it ended, and every component took part.
     """
 
     @torch.no_grad()
@@ -149,27 +162,86 @@ class IncrementalAscent:
         self.total_weight = float(sum(part.weights.sum() for part in parts))
         self._statistics: list[dict[str, Tensor]] = []
         self._beside = [-math.inf] * len(parts)
+        self._anderson, self._swept, self.plain = Anderson(), 0, True
+        self._among: list[Tensor | None] = [None] * len(parts)
         gaps = {name: model.natural(name).natural - value for name, value in self.before.items()}
         for part in parts:
             share = float(part.weights.sum()) / stand_for if stand_for else 0.0
             self._statistics.append({name: share * gap for name, gap in gaps.items()})
 
     @torch.no_grad()
-    def sweep(self) -> float:
-        """Visit every part once; returns the bound, in nats for all rows."""
+    def sweep(self, plain: bool = False) -> float:
+        """Visit every part once; returns the bound, in nats for all rows.
+
+        Args:
+            plain: begin where the last sweep ended, and let every component take part in every row.
+        """
+        if plain or self._swept % ALL == 0:
+            self._among = [None] * len(self.parts)
+        self._swept += 1
+        self.plain = plain or self._among[0] is None
+        leapt = not plain and self._leap()
+        self.plain, begun = self.plain and not leapt, self._state()
         totals = self._totals()  # summed anew in every sweep, so that rounding does not pile up
-        for number, part in enumerate(self.parts):
-            old = self._statistics[number]
-            self._statistics[number], self._beside[number] = sufficient_statistics(self.model, part)
-            for name, total in totals.items():
-                total += self._statistics[number][name] - old[name]
-                self.model.posterior_of(name).natural.copy_(self.before[name] + total)
+        for number in range(len(self.parts)):
+            if not leapt:
+                old = self._statistics[number]
+                self._visit(number)
+                for name, total in totals.items():
+                    total += self._statistics[number][name] - old[name]
+            self._add(totals)
         if self._learns:
             self.model.learn_prior()
             self.before = self._priors()
-            for name, total in totals.items():
-                self.model.posterior_of(name).natural.copy_(self.before[name] + total)
+            self._add(totals)
+        if len(self.parts) == 1:
+            self._anderson.add(begun, self._state())
         return self.bound()
+
+    def _leap(self) -> bool:
+        """Go where sweeps are expected to settle, and take the statistics there, if the bound is no lower."""
+        ahead = self._anderson.ahead()
+        if ahead is None:
+            return False
+        reached, before, totals = self.bound(), self.before, self._totals()
+        kept = self._statistics[0], self._beside[0], self._among[0]
+        sizes = [value.numel() for value in before.values()]
+        pieces = [part.split(sizes) for part in ahead.split(len(ahead) // 2)]
+        of_prior, of_posterior = (
+            {name: piece.view_as(before[name]) for name, piece in zip(before, part, strict=True)}
+            for part in pieces
+        )
+        families = {name: self.model.natural(name).family for name in before}
+        if all(
+            bool(families[name].in_domain(part[name]).all())
+            for part in (of_prior, of_posterior)
+            for name in part
+        ):
+            self.before = of_prior
+            self._add({name: of_posterior[name] - value for name, value in of_prior.items()})
+            self._visit(0)
+            if self.bound() >= reached:
+                return True
+        self._statistics[0], self._beside[0], self._among[0] = kept
+        self.before = before
+        self._add(totals)
+        self._anderson = Anderson()
+        return False
+
+    def _visit(self, number: int) -> None:
+        """Take the statistics of a part, and which components may have its rows next time."""
+        found = sufficient_statistics(self.model, self.parts[number], self._among[number])
+        self._statistics[number], self._beside[number], self._among[number] = found
+
+    def _state(self) -> Tensor:
+        """λ0 and λ of all sites, laid out flat."""
+        natural = [self.model.posterior_of(name).natural.flatten() for name in self.before]
+        return torch.cat([*(value.flatten() for value in self.before.values()), *natural]).detach()
+
+    def _add(self, totals: Naturals) -> None:
+        """λ of given sums of statistics."""
+        for name, total in totals.items():
+            self.model.posterior_of(name).natural.copy_(self.before[name] + total)
 
     def _priors(self) -> Naturals:
         return {name: prior.natural.detach() for name, prior in self.model.natural_priors().items()}
@@ -188,32 +260,66 @@ class IncrementalAscent:
         return {name: torch.stack([part[name] for part in self._statistics]).sum(0) for name in self.before}
 
 
+class Anderson:
+    """Acceleration of an iteration x → g(x): the x at which it is expected to settle, by its last steps.
+
+    Steps g(x) - x are taken to be linear in x, and the combination of the last x of the smallest step
+    is sought (Anderson, 1965, Iterative procedures for nonlinear integral equations; Walker and Ni, 2011,
+    Anderson acceleration for fixed-point iterations).
+    """
+
+    def __init__(self) -> None:
+        self._begun: list[Tensor] = []
+        self._ended: list[Tensor] = []
+
+    def add(self, x: Tensor, after: Tensor) -> None:
+        """Remember a step, from x to g(x)."""
+        self._begun, self._ended = [*self._begun, x][-STEPS:], [*self._ended, after][-STEPS:]
+
+    def ahead(self) -> Tensor | None:
+        """The next x; None: there have been too few steps."""
+        if len(self._ended) < 2:
+            return None
+        ended = torch.stack(self._ended)
+        steps = ended - torch.stack(self._begun)
+        changes = steps.diff(dim=0)
+        inverse = torch.linalg.pinv(changes @ changes.mT, rtol=SINGULAR, hermitian=True)
+        return ended[-1] - inverse @ (changes @ steps[-1]) @ ended.diff(dim=0)
+
+
 @torch.no_grad()
-def sufficient_statistics(model: ObservedMixture, rows: Rows) -> tuple[dict[str, Tensor], float]:
+def sufficient_statistics(
+    model: ObservedMixture, rows: Rows, among: Tensor | None = None
+) -> tuple[dict[str, Tensor], float, Tensor | None]:
     """Statistics of weighted rows at their best responsibilities, by site, and what is beside them.
 
     Args:
         model: whose posterior decides the responsibilities.
         rows: any number; they are taken in pieces.
+        among: components that may have each row, bool [B, K]; None: all.
 
     Returns:
-        T, the sum that λ* has beside λ0; and h, so that h + T · E[t] is the rows' part of the bound.
+        T, the sum that λ* has beside λ0; h, so that h + T · E[t] is the rows' part of the bound; and where
+        responsibilities are not negligible, bool [B, K], or None where that would save no time.
     """
     stats = {name: model.natural(name).expected_stats() for name in model.natural_priors()}
     sums = {name: torch.zeros_like(value) for name, value in stats.items()}
-    beside = rows.weights.new_zeros(())
+    beside, likely, start = rows.weights.new_zeros(()), list[Tensor](), 0
     for x, weights in rows.split(max(room(rows.x.device) // (model.components * model.dim), 1)):
-        observations = model.packed(x)
-        of_rows, gamma = _shares(model.table(observations))
+        observations, part = model.packed(x), slice(start, start := start + len(x))
+        of_rows, gamma = _shares(model.table(observations, None if among is None else among[part]))
         beside += weights @ of_rows
         sums = updated(model, sums, observations, weights.unsqueeze(-1) * gamma)
-    return sums, float(beside - sum((sums[name] * stats[name]).sum() for name in sums))
+        if not side_by_side(observations):
+            likely.append(gamma > NEGLIGIBLE)
+    beside -= sum((sums[name] * stats[name]).sum() for name in sums)
+    return sums, float(beside), torch.cat(likely) if start == sum(map(len, likely)) else None
 
 
 SHORT, LONG = 10, 200  # updates of every start, and of the best of them
 LEADING = 3  # starts that are improved to the end
 TOLERANCE = 1e-5  # nats per row: an update that adds less is the last
-NEGLIGIBLE = 1e-3  # of the largest standard deviation: a principal component of less is left out
+NARROW = 1e-3  # of the largest standard deviation: a principal component of less is left out
 FREQUENT = 100  # categories of a column that k-means sees, at most
 POSITIVE = 1.0  # nats of evidence to gain at least (Kass and Raftery, 1995: "positive")
 WORSE = 2  # numbers of components in a row of too little evidence, after which no further one is tried
@@ -369,6 +475,7 @@ class Ascent:
         shown = [indicators(codes, sizes[name]).to(self.gamma) for name, codes in words.items()]
         self.shown = torch.cat(shown, -1) if shown else None  # [N, categories of all columns of words]
         self.members: dict[str, NaturalDistribution] = {}
+        self.among: Tensor | None = None
         if not side_by_side(observations):  # the first update fills in by the model's own
             self.members = {name: model.natural(name) for name in self.priors}
         self._learn(False)
@@ -383,6 +490,8 @@ class Ascent:
         before, last = [-math.inf] * len(active), iterations - 1
         for iteration in range(iterations):
             self._update(learn)
+            fills = iteration % ALL and not side_by_side(self.observations)
+            self.among = self.gamma > NEGLIGIBLE if fills else None
             rows, self.gamma = _shares(self._table())
             if self.known is not None:
                 rows, self.gamma = rows * self.known, self.gamma * self.known.unsqueeze(-1)
@@ -438,6 +547,8 @@ class Ascent:
         """As :meth:`ObservedMixture.table`, [..., N, K]."""
         weights = self.model.prior.weights.log_weights(self.members[WEIGHTS].expected_stats())
         total = weights if self.gamma.dim() == 2 else weights.unsqueeze(-2)
+        if self.among is not None:
+            total = total.masked_fill(~self.among, -torch.inf)
         if self.shown is not None:
             of_words = [self.members[parameter_of(child)].expected_stats() for child in self.words]
             total = total + (torch.cat(of_words, -1) @ self.shown.mT).mT
@@ -542,5 +653,5 @@ def whitened(features: Tensor, known: Tensor | None = None) -> Tensor:
     centred = (features - weights.unsqueeze(-2) @ features / count) * weights.unsqueeze(-1)
     squares, axes = torch.linalg.eigh(centred.double().mT @ centred.double())
     scales = squares.clamp(min=0).sqrt().unsqueeze(-2)
-    wide = scales >= NEGLIGIBLE * scales[..., -1:]
+    wide = scales >= NARROW * scales[..., -1:]
     return centred @ torch.where(wide, axes * count.double().sqrt() / scales, 0.0).to(centred)

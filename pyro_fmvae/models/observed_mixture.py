@@ -149,7 +149,7 @@ class ObservedMixture(TablePosterior):
 
         Args:
             observations: of B rows.
-            among: components that take part, bool [K]; the others have minus infinity. None: all.
+            among: components that take part, bool [K] or [B, K]; the others have minus infinity. None: all.
         """
         total = self.expected_log_weights()
         if among is not None:

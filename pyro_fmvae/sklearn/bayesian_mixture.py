@@ -269,12 +269,13 @@ class BayesianMixture(MixtureDensity):
     def _sweep(self, ascent: IncrementalAscent, X: np.ndarray, weights: np.ndarray) -> None:
         """Sweep over the rows until the bound hardly rises, and keep what was learnt."""
         bounds: list[float] = []
-        self.converged_ = False
+        self.converged_, small = False, False
         bar = tqdm(range(self.max_iter), desc="sweeps", disable=not self.verbose)
         for _ in bar:
-            bounds.append(ascent.sweep())
+            bounds.append(ascent.sweep(plain=small))
             bar.set_postfix_str(f"{bounds[-1] / ascent.total_weight:.4f} nats per row")
-            self.converged_ = len(bounds) > 1 and bounds[-1] - bounds[-2] < self.tol * ascent.total_weight
+            small = len(bounds) > 1 and bounds[-1] - bounds[-2] < self.tol * ascent.total_weight
+            self.converged_ = small and ascent.plain
             if self.converged_:
                 break
         bar.close()

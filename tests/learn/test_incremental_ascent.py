@@ -5,7 +5,15 @@ import math
 import pytest
 import torch
 
-from pyro_fmvae.learn.mixture_search import IncrementalAscent, Rows, ascend, bound_of, sufficient_statistics
+from pyro_fmvae.distributions import NormalWishart
+from pyro_fmvae.learn.mixture_search import (
+    Anderson,
+    IncrementalAscent,
+    Rows,
+    ascend,
+    bound_of,
+    sufficient_statistics,
+)
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING
 
@@ -62,8 +70,8 @@ def test_every_sweep_raises_the_bound_to_that_of_the_model(rows, full, size, wei
 
 def test_a_weight_is_a_number_of_copies(rows):
     weights = torch.randint(0, 3, (N,)).double()
-    sums, beside = sufficient_statistics(mixture(), Rows(rows, weights))
-    copied, beside_copies = sufficient_statistics(
+    sums, beside, _ = sufficient_statistics(mixture(), Rows(rows, weights))
+    copied, beside_copies, _ = sufficient_statistics(
         mixture(), parts_of(rows.repeat_interleave(weights.long(), 0), 3 * N)[0]
     )
     assert beside == pytest.approx(beside_copies, rel=1e-12)
@@ -97,3 +105,61 @@ def test_a_start_stands_for_all_rows(rows):
     assert ascent.bound() == -math.inf
     ascent.sweep()
     assert model.natural("weights").natural.sum().item() == pytest.approx(N + 3)
+
+
+def test_anderson_solves_a_linear_iteration():
+    """x → M x + c of three numbers settles at (I - M)⁻¹ c, found by a step for each of them and two more."""
+    torch.manual_seed(0)
+    axes = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))[0]
+    matrix = axes @ torch.tensor([0.99, 0.9, -0.5], dtype=torch.float64).diag() @ axes.mT
+    shift, x, anderson = torch.ones(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64), Anderson()
+    for _ in range(5):
+        after = matrix @ x + shift
+        anderson.add(x, after)
+        ahead = anderson.ahead()
+        x = after if ahead is None else ahead
+    settled = torch.linalg.solve(torch.eye(3, dtype=torch.float64) - matrix, shift)
+    torch.testing.assert_close(x, settled, rtol=1e-6, atol=1e-6)
+    assert (after - settled).norm() < 0.1 * settled.norm() and (shift - settled).norm() > 0.5 * settled.norm()
+
+
+def ascended(x, sweeps, plain):
+    torch.manual_seed(1)
+    numbers = NormalWishart(torch.zeros(6, dtype=torch.float64), 0.1, 3.0, 3.0)
+    model = ObservedMixture(
+        [0] * 6, 2, len(x), prior=TablePrior(numbers=numbers), full=True, learn_prior=True
+    )
+    ascent, bounds = IncrementalAscent(model, parts_of(x, len(x))), []
+    for _ in range(sweeps):
+        bounds.append(ascent.sweep(plain=plain))
+    return model, torch.tensor(bounds, dtype=torch.float64)
+
+
+def test_sweeps_that_leap_end_higher_and_never_lower_the_bound():
+    """Half of the numbers are missing, and the prior is learnt: both take hundreds of plain sweeps."""
+    torch.manual_seed(0)
+    x = torch.randn(80, 6, dtype=torch.float64) @ torch.randn(6, 6, dtype=torch.float64)
+    x[:40] += 4.0
+    x = x.masked_fill(torch.rand(80, 6) < 0.5, torch.nan)
+    _, bounds = ascended(x, 60, False)
+    _, slow = ascended(x, 60, True)
+    _, settled = ascended(x, 600, True)
+    assert bounds.diff().min() > -1e-8 * bounds[-1].abs()
+    assert settled[-1] - bounds[-1] < 0.2 * (settled[-1] - slow[-1])
+
+
+def test_components_that_do_not_take_part_have_no_share(rows):
+    """Statistics are those of the components that may have a row, and the bound is no higher."""
+    model, part = mixture(), parts_of(rows, N)[0]
+    every, gone, likely = sufficient_statistics(model, part)
+    among = torch.ones(N, 3, dtype=torch.bool)
+    among[:30, 1:] = False
+    sums, beside, left = sufficient_statistics(model, part, among)
+    bound, fewer = (
+        h + sum((t * model.natural(name).expected_stats()).sum() for name, t in found.items())
+        for found, h in ((every, gone), (sums, beside))
+    )
+    assert fewer < bound and likely.all() and torch.equal(left, among)
+    counts = model.table(model.packed(rows)).softmax(-1)[30:].sum(0)
+    expected = torch.tensor([30.0, 0.0, 0.0]) + counts
+    torch.testing.assert_close(sums["weights"], expected.double(), rtol=1e-9, atol=1e-9)
