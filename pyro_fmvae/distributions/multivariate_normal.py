@@ -330,6 +330,8 @@ FEW = 64  # numbers of a vector that are not worth a round
 class Round(NamedTuple):
     """L numbers that are eliminated from M others each, or fewer: then D, and the entry E, stand for none.
 
+    Numbers that all depend on the same others have these once: then there is 1 in the place of L.
+
     Args:
         start: the first number of the site that they are of.
         numbers: theirs, [L].
@@ -387,6 +389,7 @@ class SparseNormalFamily(MultivariateNormalFamily):
         self.rounds = []
         for start, numbers, others in found:
             own, cross = self._entries(numbers, numbers), self._entries(numbers.unsqueeze(-1), others)
+            others = others[:1] if bool((others == others[:1]).all()) else others
             among = self._entries(others.unsqueeze(-1), others.unsqueeze(-2))
             self.rounds.append(Round(start, numbers, others, own, cross, among).to(pairs.device))
 
@@ -472,7 +475,7 @@ class SparseNormalFamily(MultivariateNormalFamily):
             cross, value = matrix[..., r.cross], vector.index_select(-1, r.numbers)
             weights = cross / pivot.unsqueeze(-1)
             found.append((pivot, weights, value))
-            vector = vector.index_add(-1, r.others.flatten(), -(weights * value.unsqueeze(-1)).flatten(-2))
+            vector = _add_at(vector, r.others, -weights * value.unsqueeze(-1))
             matrix = _add_among(matrix, r, -weights, cross)
         root = packed.unpack(matrix[..., : self.root * (self.root + 1) // 2], self.root)
         return found, packed.cholesky_or_nan(root), vector[..., : self.root]
@@ -615,8 +618,13 @@ class SparseNormalFamily(MultivariateNormalFamily):
 def _add_among(matrix: Tensor, r: Round, left: Tensor, right: Tensor) -> Tensor:
     """Entries of a matrix [..., E + 1] plus outer products over the others of a round, each element once."""
     one, other = torch.tril_indices(*r.among.shape[-2:], device=matrix.device)
-    products = left[..., one] * right[..., other]
-    return matrix.index_add(-1, r.among[:, one, other].flatten(), products.flatten(-2))
+    return _add_at(matrix, r.among[:, one, other], left[..., one] * right[..., other])
+
+
+def _add_at(numbers: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    """Numbers [..., N] plus values [..., L, M] at the places of an index [L, M], or [1, M]."""
+    values = values.sum(-2) if len(index) == 1 else values.flatten(-2)
+    return numbers.index_add(-1, index.flatten(), values)
 
 
 def _rounds_of(
