@@ -50,6 +50,10 @@ NEARLY: Final = 0.1
 """Bits that clusters in several directions have beyond those in one, at least."""
 MOST: Final = 12
 """Clusters of a unit that are tried, at most."""
+EXCLUSIVE: Final = 0.25
+"""Share of the points common to two clusters that are independent, below which they exclude each other."""
+ENOUGH: Final = 10
+"""Least number of these points, for their lack to say something."""
 SHOWN: Final = 12
 """Directions whose bits are printed."""
 
@@ -191,12 +195,13 @@ class IndependentComponents:
             most: clusters of a unit at most.
             room: directions of a unit at most.
         """
-        groups = [[number] for number in range(len(self.directions))]
+        alone = [self.unit([number], most) for number in range(len(self.directions))]
+        groups = [[number] for number in range(len(alone))]
         if len(groups) > 1:
-            groups = dependent(self.codes[self.fitted])
+            groups = joined(dependent(self.codes[self.fitted]), alone)
         units = []
         for group in groups:
-            singles = sorted((self.unit([number], most) for number in group), key=_clearness)[:room]
+            singles = sorted((alone[number] for number in group), key=_clearness)[:room]
             directions = tuple(number for single in singles for number in single.directions)
             best = singles[0]
             if len(directions) > 1:
@@ -285,6 +290,36 @@ def dependent(codes: Array) -> list[list[int]]:
     tree = scipy.cluster.hierarchy.linkage(scipy.spatial.distance.squareform(apart, checks=False), "average")
     numbers = scipy.cluster.hierarchy.fcluster(tree, math.log(8) - DEPENDENT, "distance")
     return [np.flatnonzero(numbers == number).tolist() for number in np.unique(numbers)]
+
+
+def joined(groups: Sequence[list[int]], alone: Sequence[Unit]) -> list[list[int]]:
+    """Groups of directions, joined where their small clusters exclude each other, as values of one factor do.
+
+    An independent component may set one value apart from all others. Two such directions are nearly
+    independent of each other, but no point lies in the small clusters of both.
+
+    Args:
+        groups: of directions.
+        alone: the unit of each direction by itself.
+    """
+    small = {
+        number: unit.assignments == np.bincount(unit.assignments).argmin()
+        for number, unit in enumerate(alone)
+        if unit.clustered
+    }
+    found: list[list[int]] = []
+    for group in groups:
+        pairs = [(one, other) for one in group if one in small for other in small]
+        met = {other for one, other in pairs if _exclude(small[one], small[other])}
+        apart = [other for other in found if met.isdisjoint(other)]
+        found = [*apart, sorted(sum((other for other in found if other not in apart), group))]
+    return found
+
+
+def _exclude(one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> bool:
+    """True if far fewer points lie in both clusters than if they were independent."""
+    expected = one.mean() * other.sum()
+    return bool(expected >= ENOUGH and (one & other).sum() < EXCLUSIVE * expected)
 
 
 def blocks_of(

@@ -15,6 +15,7 @@ from pyro_fmvae.learn.independent_components import (
     blocks_of,
     dependent,
     found_sizes,
+    joined,
     start_from_components,
     telling_directions,
 )
@@ -182,6 +183,34 @@ def test_directions_that_share_a_factor_are_one_unit():
     assert units[1].bits == pytest.approx(1.0, abs=0.02)
     assert adjusted_rand_score(value, units[0].assignments) > 0.99
     assert len(dependent(rng.normal(size=(POINTS, 5)))) == 5
+
+
+def test_values_that_directions_set_apart_from_others_are_one_factor():
+    """Twelve values at the corners of a simplex, whose independent components set a few of them apart."""
+    rng = np.random.default_rng(0)
+    value, other = rng.integers(0, 12, POINTS), rng.integers(0, 2, POINTS)
+    corners = np.linalg.svd(np.eye(12) - 1 / 12)[2][:11].T * np.sqrt(12)
+    sources = np.concatenate([corners[value], 2.0 * other[:, None] - 1, rng.normal(size=(POINTS, 2))], 1)
+    sources[:, :12] += 0.1 * rng.normal(size=(POINTS, 12))
+    mean = sources @ orthogonal(14).T
+    found = IndependentComponents.of(mean, np.full_like(mean, 0.01))
+    assert len(dependent(found.codes)) == 14
+    units = found.units(12, 12)
+    assert [(unit.components, unit.clustered) for unit in units[:3]] == [(12, True), (2, True), (2, False)]
+    assert adjusted_rand_score(value, units[0].assignments) == 1
+    assert adjusted_rand_score(other, units[1].assignments) == 1
+
+
+@pytest.mark.parametrize(
+    ("share", "apart", "together"), [(0.1, True, True), (0.1, False, False), (0.01, True, False)]
+)
+def test_clusters_are_joined_where_they_exclude_each_other(share, apart, together):
+    """Not by chance, and not where too few points would be in both."""
+    rng = np.random.default_rng(0)
+    draw, second, third = rng.random((3, POINTS))
+    one, other = draw < share, (draw > 1 - share if apart else second < share)
+    alone = [unit(0, one.astype(int)), unit(1, 1 - other.astype(int)), unit(2, (third < 0.5).astype(int))]
+    assert joined([[0], [1], [2]], alone) == ([[0, 1], [2]] if together else [[0], [1], [2]])
 
 
 def test_basis_is_orthogonal_and_begins_with_the_directions():
