@@ -23,48 +23,12 @@ from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data import Dataset, Kind, Split
 from pyro_fmvae.data.column_plan import shown_plan
 from pyro_fmvae.data.own.zarr_store import is_folder
-from pyro_fmvae.evaluate import label_agreement, overcalled
+from pyro_fmvae.evaluate import overcalled
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.files import checkpoint
 
-# Checks of labelled factors, while a run is trained and at its end.
-
-CHECKED_POINTS = 500  # of each kind, at most
-
-
-def accuracies(trainer: Trainer, dataset: Dataset) -> dict[str, dict[str, float]]:
-    """Measure how well the labelled factors predict known labels, of up to 500 points of each kind.
-
-    Nothing is drawn from the training's generators.
-
-    Args:
-        trainer: of a run with labels, its model in the mode for evaluation.
-        dataset: its data.
-
-    Returns:
-        ``train``, of the labels in use, and ``valid``, of those of validation points: label → accuracy. A
-        kind without known labels is left out, and so is ``valid`` where no rows are kept for validation.
-    """
-    run, found = trainer.run, {}
-    splits = {"train": trainer.training} | ({"valid": dataset.valid} if dataset.validated else {})
-    for name, split in splits.items():
-        rows = known_rows(split, len(run.labelled))
-        if rows is not None:
-            names = run.label_names[: len(run.labelled)]
-            batches = in_order(rows, trainer.device)
-            with seeded(0):
-                sizes = run.recipe.num_values
-                agreement = label_agreement(trainer.model, batches, names, run.labelled, sizes)
-            found[name] = agreement["accuracy"]
-    return found
-
-
-def known_rows(split: Split, columns: int) -> Split | None:
-    """Up to 500 rows that have one of the leading labels, with these labels alone; None if there are none."""
-    if split.labels is None or not columns:
-        return None
-    rows = (split.labels[:, :columns] >= 0).any(-1).nonzero().squeeze(-1)[:CHECKED_POINTS]
-    return replace(split.select(rows), labels=split.labels[rows, :columns]) if len(rows) else None
+CHECKED_POINTS = 500
+"""Labelled points of each kind, at most, that predictions of labels are checked on."""
 
 
 def collapses(trainer: Trainer) -> list[str]:

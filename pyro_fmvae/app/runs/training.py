@@ -6,7 +6,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from pyro_fmvae.app.runs.launching import (
     note_launch,
 )
 from pyro_fmvae.app.runs.pages.run_page import PAGE
-from pyro_fmvae.app.runs.report import accuracies, known_rows, report
+from pyro_fmvae.app.runs.report import CHECKED_POINTS, report
 from pyro_fmvae.app.runs.run import CHECKPOINT, Run, check_new, load_data, saved, with_full_paths
 from pyro_fmvae.app.runs.trainer import Best, Trainer, copied
 from pyro_fmvae.data import Dataset, Split
@@ -52,10 +52,8 @@ from pyro_fmvae.nn import ConvDecoder
 CHANGEABLE: Final = ("data_root", "device", "eager", "compile")
 """Options that may differ when a run is resumed."""
 MONITORED_POINTS = 500
-Line: TypeAlias = dict[str, Any] | None
-"""What the journal wrote at a record, if it did."""
-Listener: TypeAlias = Callable[[Record, Line], None]
-"""Is called with every record of a training, once what is kept of it is known."""
+Listener: TypeAlias = Callable[[Record], None]
+"""Is called with every record of a training: the journal first, whose line the others look at."""
 logger = logging.getLogger("pyro_fmvae")
 EVERY = 60.0  # seconds
 EVENTS: Final = "tensorboard"
@@ -190,7 +188,9 @@ def main_measure(trainer: Trainer) -> str:
 
 
 class Journal:
-    """Appends a record of validation measures to ``metrics.jsonl`` every so many steps.
+    """Appends a line of validation measures to ``metrics.jsonl`` every so many steps.
+
+    Nothing is drawn from the training's generators.
 
     Args:
         trainer: of the run.
@@ -198,24 +198,30 @@ class Journal:
         resumed: whether there is a journal already, to continue from where the last checkpoint was.
 
     Attributes:
+        line: what was written at this record; None if nothing was.
         validation: up to 500 validation points, the first ones, without labels.
         measure: name of the main measure.
-        left_out: numbers of those points that had no finite bound at the last record.
+        left_out: numbers of those points that had no finite bound at the last line.
+        labelled: up to 500 points of ``train``, with the labels in use, and of ``valid``, each of which has a
+            known label that is trained on; a kind without such points is left out.
     """
 
+    line: dict[str, Any] | None = None
+
     def __init__(self, trainer: Trainer, dataset: Dataset, resumed: bool) -> None:
-        self.trainer, self.dataset, self.path = trainer, dataset, trainer.run.folder / METRICS
+        self.trainer, self.path = trainer, trainer.run.folder / METRICS
         rows = torch.arange(min(MONITORED_POINTS, len(dataset.valid)))
         self.validation = replace(dataset.valid.select(rows), labels=None)
         self.measure, self.left_out = main_measure(trainer), tuple[int, ...]()
+        splits = {"train": trainer.training} | ({"valid": dataset.valid} if dataset.validated else {})
+        columns = len(trainer.run.labelled)
+        known = {name: known_rows(split, columns) for name, split in splits.items()}
+        self.labelled = {name: rows for name, rows in known.items() if rows is not None}
         if resumed and world().leads:
-            self._drop_later_records()
+            self._drop_later_lines()
 
-    def _drop_later_records(self) -> None:
-        """Forget what was recorded after the checkpoint: it is going to be recorded again.
-
-        Lines that are no records are dropped, too.
-        """
+    def _drop_later_lines(self) -> None:
+        """Forget what was written after the checkpoint, which is going to be written again, or in part."""
         progress, phases = self.trainer.progress, self.trainer.phases
         begun = [phase.name for phase in phases[: progress.phase + 1]]  # the next one starts at the same step
 
@@ -231,11 +237,12 @@ class Journal:
         earlier = "".join(line for line in lines if line.endswith("\n") and known(line))
         checkpoint.write_atomically(self.path, lambda path: path.write_text(earlier))
 
-    def record(self, record: Record) -> Line:
-        """Measure, append and return, if it is time to; None otherwise."""
+    def __call__(self, record: Record) -> None:
+        """Measure and write a line, if it is time to."""
         phase = self.trainer.phases[self.trainer.progress.phase]
         if record.step % phase.record_every and record.fraction < 1:
-            return None
+            self.line = None
+            return
         values, *left_out = world().of_first(lambda: self._measured(record, phase))
         if tuple(left_out) != self.left_out:
             logger.warning("validation points that are left out: %d, %s", len(left_out), BEYOND)
@@ -248,7 +255,7 @@ class Journal:
         components = f", used components {used}" if used else ""
         right = _listed(values.get("accuracy", {}))
         logger.info("%s: %s %.2f%s%s", where, self.measure, values[self.measure], components, right)
-        return values
+        self.line = values
 
     def _measured(self, record: Record, phase: Phase) -> list[Any]:
         """A line of the journal, and behind it the numbers of the points without a finite bound."""
@@ -268,9 +275,26 @@ class Journal:
             **phase.measures(),
         }
         if self.trainer.run.labelled and phase.program is model:
-            with evaluating(model):
-                values["accuracy"] = accuracies(self.trainer, self.dataset)
+            values["accuracy"] = {name: self._accuracy(rows) for name, rows in self.labelled.items()}
         return [values, *sorted(set(range(len(self.validation))) - set(near.tolist()))]
+
+    def _accuracy(self, rows: Split) -> dict[str, float]:
+        """Share of the known labels of rows that is predicted right, by label."""
+        model, run, labels = self.trainer.model, self.trainer.run, rows.labels
+        assert labels is not None
+        with evaluating(model), seeded(0):
+            codes = map_rows(model.predicted_codes, in_order(replace(rows, labels=None), self.trainer.device))
+        right = (codes % codes.new_tensor(run.recipe.num_values))[:, : labels.shape[1]] == labels
+        counted = zip(run.label_names, right.T, labels.T >= 0, strict=False)
+        return {name: of[known].double().mean().item() for name, of, known in counted if known.any()}
+
+
+def known_rows(split: Split, columns: int) -> Split | None:
+    """Up to 500 rows that have one of the leading labels, with these labels alone; None if there are none."""
+    if split.labels is None or not columns:
+        return None
+    rows = (split.labels[:, :columns] >= 0).any(-1).nonzero().squeeze(-1)[:CHECKED_POINTS]
+    return replace(split.select(rows), labels=split.labels[rows, :columns]) if len(rows) else None
 
 
 def _listed(accuracy: dict[str, dict[str, float]]) -> str:
@@ -321,15 +345,10 @@ class Keeper:
     ended: Ended | None = None
 
     def __init__(self, trainer: Trainer, dataset: Dataset, journal: Journal) -> None:
-        self.trainer, self.journal = trainer, journal
-        number, columns = len(journal.validation), len(trainer.run.labelled)
-        splits = [trainer.training]
-        if dataset.validated and trainer.run.recipe.labels == 1:
-            splits.append(dataset.valid)
-        known = [known_rows(split, columns) for split in splits]
-        self.known = [rows for rows in known if rows is not None]
-        self.validated = dataset.validated
-        evenly = torch.linspace(0, len(dataset.train) - 1, min(number, len(dataset.train))).long()
+        self.trainer, self.journal, self.validated = trainer, journal, dataset.validated
+        self.counted = ["train", "valid"] if trainer.run.recipe.labels == 1 else ["train"]
+        number = min(len(journal.validation), len(dataset.train))
+        evenly = torch.linspace(0, len(dataset.train) - 1, number).long()
         self.training: Split = replace(dataset.train.select(evenly), labels=None)
 
     def finish(self) -> None:
@@ -353,20 +372,16 @@ class Keeper:
         values = len(rows), training, at_end, stopped, recipe.against_overfitting
         SelectedModel(self.journal.measure, selected, end, *values).write(self.trainer.run.folder)
 
-    def follow(self, record: Record) -> Line:
-        """Measure, if it is time to; keep the model if it is the best; end the phase if it no longer gains.
-
-        Returns:
-            What the journal wrote, None if it did not.
-        """
-        trainer = self.trainer
+    def __call__(self, record: Record) -> None:
+        """Keep the model if it is the best; end the phase if it no longer gains."""
+        trainer, line = self.trainer, self.journal.line
         phase = trainer.phases[trainer.progress.phase]
         if record.step == 0:
             trainer.best = None
-        values = self.journal.record(record)
-        if values is None or not (phase.comparable and self.validated):
-            return values
-        moment = self._moment(record, values, phase)
+        if line is None or not (phase.comparable and self.validated):
+            return
+        measured = record.phase, record.step, record.total_steps, line[self.journal.measure]
+        moment = Moment(*measured, *self._labels_right(line), self.journal.left_out)
         best = trainer.best
         if best is None or moment.worth_more_than(best.moment):
             trainer.best = best = Best(moment, copied(trainer.model), record.step)
@@ -377,29 +392,17 @@ class Keeper:
             trainer.progress.stopped = True
         if record.fraction >= 1 or trainer.progress.stopped:
             self._hand_over(moment, best)
-        return values
 
-    def _moment(self, record: Record, values: dict[str, Any], phase: Phase) -> Moment:
-        """The moment of a record, with known labels where the phase knows of labels."""
-        share: dict[str, Any] = {}
-        if self.known and phase.program is self.trainer.model:
-            share = world().of_first(self._predicted)
-        share["left_out"] = self.journal.left_out
-        return Moment(record.phase, record.step, record.total_steps, values[self.journal.measure], **share)
-
-    def _predicted(self) -> dict[str, float]:
-        right = torch.cat([self._right(rows) for rows in self.known])
-        return {"right": right.double().mean().item(), "known": len(right)}
-
-    def _right(self, rows: Split) -> Tensor:
-        """True for each known label of these rows that is predicted, [number of them]."""
-        model, labels = self.trainer.model, rows.labels
-        assert labels is not None
-        with evaluating(model), seeded(0):
-            unlabelled = in_order(replace(rows, labels=None), self.trainer.device)
-            codes = map_rows(model.codes, unlabelled)
-        labels, sizes = labels.cpu(), codes.new_tensor(self.trainer.run.recipe.num_values)
-        return ((codes % sizes)[:, : labels.shape[1]] == labels)[labels >= 0]
+    def _labels_right(self, line: Mapping[str, Any]) -> tuple[float | None, int]:
+        """Share of the labels that count which are predicted right, None without any; and their number."""
+        right = known = 0
+        for split in self.counted:
+            for name, share in line.get("accuracy", {}).get(split, {}).items():
+                labels = self.journal.labelled[split].labels
+                assert labels is not None
+                number = int((labels[:, self.trainer.run.label_names.index(name)] >= 0).sum())
+                right, known = right + round(share * number), known + number
+        return (right / known if known else None), known
 
     def _hand_over(self, end: Moment, best: Best) -> None:
         """Give the model its best state, if that is better than the end's."""
@@ -438,7 +441,7 @@ class Outlook:
     def __init__(self, device: torch.device) -> None:
         self.device, self.said = device, float("nan")
 
-    def __call__(self, record: Record, _: Line = None) -> None:
+    def __call__(self, record: Record) -> None:
         """Look at a record, and say what is to be said."""
         if record.left is None or record.pace is None:
             return
@@ -468,7 +471,7 @@ def check_log(config: TrainConfig) -> None:
 
 
 @contextmanager
-def event_log(trainer: Trainer, resumed: bool) -> Iterator[Listener]:
+def event_log(trainer: Trainer, journal: Journal, resumed: bool) -> Iterator[Listener]:
     """A listener that adds a line of the journal to the run's event log; it does nothing without ``--log``.
 
     Measures are called ``phase/measure``: those of two phases are of different programs. Components in use
@@ -476,22 +479,23 @@ def event_log(trainer: Trainer, resumed: bool) -> Iterator[Listener]:
 
     Args:
         trainer: of the run.
+        journal: writes the lines.
         resumed: hide what an earlier process wrote after the checkpoint: it is going to be written again.
     """
     run = trainer.run
     if run.config.log is None or not world().leads:
-        yield lambda record, line: None
+        yield lambda record: None
         return
     from torch.utils.tensorboard import SummaryWriter
 
     begin = trainer.progress.total_steps + 1 if resumed else None
     with SummaryWriter(str(run.folder / EVENTS), purge_step=begin) as writer:
 
-        def write(_: Record, line: Line) -> None:
-            if line is None:
+        def write(_: Record) -> None:
+            if journal.line is None:
                 return
-            used = dict(zip(run.factor_names, line["used_components"], strict=True))
-            measures = {**line, "used_components": used}
+            used = dict(zip(run.factor_names, journal.line["used_components"], strict=True))
+            measures = {**journal.line, "used_components": used}
             phase, step = measures.pop("phase"), measures.pop("step")
             for name, number in _scalars(phase, measures):
                 writer.add_scalar(name, number, step)
@@ -557,21 +561,13 @@ class Checkpoints:
     def __init__(self, trainer: Trainer, keeper: Keeper, heard: list[int]) -> None:
         self.trainer, self.keeper, self.heard, self.saved = trainer, keeper, heard, time.monotonic()
 
-    def __call__(self, record: Record, _: Line) -> None:
-        """Save, if it is time to."""
-        stop = self._number()
-        due = record.step == 0 or stop or time.monotonic() - self.saved > CHECKPOINT_EVERY
-        if due and self.keeper.ended is None:
+    def __call__(self, record: Record | None) -> None:
+        """Save, if it is time to; None: the training is over."""
+        stop = world().largest(self.heard[0] if self.heard else 0)  # on all ranks at the same step
+        due = record is not None and (record.step == 0 or time.monotonic() - self.saved > CHECKPOINT_EVERY)
+        if record is None or ((due or stop) and self.keeper.ended is None):
             self.trainer.save()
             self.saved, self.stop = time.monotonic(), stop
-
-    def close(self) -> None:
-        """Save the end."""
-        self.trainer.save()
-        self.stop = self._number()
-
-    def _number(self) -> int:
-        return world().largest(self.heard[0] if self.heard else 0)  # on all ranks at the same step
 
 
 def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
@@ -606,28 +602,28 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
 
 def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -> int:
     """Consume the records; returns the number of the signal that was heard, 0 if there was none."""
-    keeper = Keeper(trainer, dataset, Journal(trainer, dataset, resumed))
+    journal = Journal(trainer, dataset, resumed)
+    keeper = Keeper(trainer, dataset, journal)
     checkpoints = Checkpoints(trainer, keeper, heard)
-    with _Bar(trainer) as bar, event_log(trainer, resumed) as log:
-        listeners: list[Listener] = [log, Outlook(trainer.device), checkpoints]
+    with _Bar(trainer, journal) as bar, event_log(trainer, journal, resumed) as log:
+        listeners: list[Listener] = [journal, keeper, log, Outlook(trainer.device), checkpoints]
         if world().checked:
             listeners.append(partial(_check_ranks, trainer))
         listeners.append(bar)  # last: the terminal may be gone
         for record in trainer.records(resumed):
-            line = keeper.follow(record)
             for listener in listeners:
-                listener(record, line)
+                listener(record)
             if checkpoints.stop:
                 return checkpoints.stop
     keeper.finish()
     if world().leads:  # it alone saves, and reports
         predict_unlearnt(trainer, dataset)
         cluster_codes(trainer, dataset)
-    checkpoints.close()
+    checkpoints(None)
     return checkpoints.stop
 
 
-def _check_ranks(trainer: Trainer, record: Record, _: Line) -> None:
+def _check_ranks(trainer: Trainer, record: Record) -> None:
     if record.step % CHECK_EVERY == 0:
         trainer.check_ranks()
 
@@ -645,14 +641,14 @@ def _same_kernels() -> Iterator[None]:
 class _Bar:
     """A progress bar over the phases, in a terminal or a notebook."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, journal: Journal) -> None:
         total = sum(not phase.budget.empty for phase in trainer.phases)
         done = sum(not phase.budget.empty for phase in trainer.phases[: trainer.progress.phase])
         layout = "{desc:<9}{percentage:3.0f}%|{bar}| {elapsed}{postfix}"
         hidden = None if world().leads else True
         self.bar = auto.tqdm(total=total, initial=done, disable=hidden, bar_format=layout)
         self.done, self.measured = float(done), ""
-        self.trainer, self.measure = trainer, main_measure(trainer)
+        self.trainer, self.journal = trainer, journal
 
     def __enter__(self) -> "_Bar":
         return self
@@ -660,17 +656,18 @@ class _Bar:
     def __exit__(self, *_: Any) -> None:
         self.bar.close()
 
-    def __call__(self, record: Record, values: Line) -> None:
+    def __call__(self, record: Record) -> None:
         if record.step == 0:
             self.bar.set_description_str(record.phase)
         self.bar.update(self.done + record.fraction - self.bar.n)
         if record.fraction >= 1 or self.trainer.progress.stopped:
             self.done += 1
-        if values:
-            name = "ELBO" if self.measure == "elbo" else self.measure
-            self.measured = f"validation {name} {values[self.measure]:.2f} nats"
+        measure, line = self.journal.measure, self.journal.line
+        if line:
+            name = "ELBO" if measure == "elbo" else measure
+            self.measured = f"validation {name} {line[measure]:.2f} nats"
         left = "" if record.left is None else f"{auto.tqdm.format_interval(record.left)} left"
-        self.bar.set_postfix_str(", ".join(filter(None, (left, self.measured))), refresh=bool(values))
+        self.bar.set_postfix_str(", ".join(filter(None, (left, self.measured))), refresh=bool(line))
 
 
 class _LogFile(logging.FileHandler):

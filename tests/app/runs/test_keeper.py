@@ -14,7 +14,7 @@ from pyro_fmvae.app.runs import training as keeper_module
 from pyro_fmvae.app.runs.closing_table import Moment, SelectedModel
 from pyro_fmvae.app.runs.run import CHECKPOINT, Run
 from pyro_fmvae.app.runs.trainer import Best, Trainer, copied
-from pyro_fmvae.app.runs.training import Ended, Keeper
+from pyro_fmvae.app.runs.training import Ended, Journal, Keeper
 from pyro_fmvae.data import load
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.learn.phase import Phase
@@ -141,20 +141,26 @@ def test_a_model_of_lower_bound_is_kept_if_it_alone_has_learnt_the_labels_in_use
     run = Run.new(tmp_path, configure("fmvae", "mine.npz", hidden=(4,), **options), dataset)
     trainer = Trainer(run, dataset, torch.device("cpu"))
     trainer.progress.phase = [phase.name for phase in trainer.phases].index("joint")
-    bounds = iter([-10.0, -12.0])
-    journal = SimpleNamespace(
-        validation=dataset.valid, measure="elbo", left_out=(), record=lambda _: {"elbo": next(bounds)}
-    )
-    keeper = Keeper(trainer, dataset, journal)
-    truth = {
-        tuple(x.flatten().tolist()): y + 2 * (per_value - 1)
-        for x, y in zip(dataset.train.observations, dataset.train.labels, strict=True)
-    }
-    trainer.model.codes = lambda x: torch.stack([1 - truth[tuple(one.flatten().tolist())] % 2 for one in x])
-    keeper.follow(Record("joint", 0, 5, 0.0, None, 0.0))
-    trainer.model.codes = lambda x: torch.stack([truth[tuple(one.flatten().tolist())] for one in x])
-    keeper.follow(Record("joint", 50, 55, 0.5, 1.0, 0.0))
-    assert trainer.best.moment.step == (50 if labelled else 0)
+    journal = Journal(trainer, dataset, False)
+    keeper, bounds = Keeper(trainer, dataset, journal), iter([-10.0, -12.0])
+
+    def numbers(x):
+        return tuple(x.flatten().tolist())
+
+    points = zip(dataset.train.observations, dataset.train.labels, strict=True)
+    truth = {numbers(x): y + 2 * (per_value - 1) for x, y in points}
+
+    def follow(record, codes):
+        trainer.model.codes = lambda x: torch.stack([codes(truth[numbers(one)]) for one in x])
+        journal(record)
+        journal.line["elbo"] = next(bounds)
+        keeper(record)
+
+    follow(Record("joint", 0, 5, 0.0, None, 0.0), lambda y: 1 - y % 2)
+    follow(Record("joint", 250, 255, 0.5, 1.0, 0.0), lambda y: y)
+    best = trainer.best.moment
+    assert (best.step, best.known) == ((250, dataset.train.labels.numel()) if labelled else (0, 0))
+    assert best.right > 0.9 if labelled else best.right is None  # equal pictures have different labels
 
 
 def test_patience_counts_from_when_a_phase_is_settled(tmp_path):
@@ -165,17 +171,20 @@ def test_patience_counts_from_when_a_phase_is_settled(tmp_path):
     trainer = Trainer(run, dataset, torch.device("cpu"))
     trainer.progress.phase = [phase.name for phase in trainer.phases].index("joint")
     bounds = iter([-5.0, -10.0, -11.0, -12.0, -12.0])
-    journal = SimpleNamespace(
-        validation=dataset.valid, measure="elbo", left_out=(), record=lambda _: {"elbo": next(bounds)}
-    )
+    journal = SimpleNamespace(validation=dataset.valid, measure="elbo", left_out=(), line=None)
     keeper = Keeper(trainer, dataset, journal)
-    keeper.follow(Record("joint", 0, 5, 0.0, None, 0.0))
+
+    def follow(record):
+        journal.line = {"elbo": next(bounds)}
+        keeper(record)
+
+    follow(Record("joint", 0, 5, 0.0, None, 0.0))
     assert trainer.best is None
     phase, stopped = trainer.phases[trainer.progress.phase], []
     phase.enter()
     for step, fraction in ((50, 0.2), (150, 0.4), (200, 0.6), (250, 0.7)):
         phase.before_step(fraction)
-        keeper.follow(Record("joint", step, step + 5, fraction, 1.0, 0.0))
+        follow(Record("joint", step, step + 5, fraction, 1.0, 0.0))
         stopped.append(trainer.progress.stopped)
         trainer.best = Best.from_state(trainer.best.state_dict())
     assert trainer.best.moment.step == 50 and stopped == [False, False, False, True]
