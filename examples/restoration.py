@@ -135,7 +135,7 @@ def reconstruction(model: Any, transform: PatchTransform) -> Callable[[Tensor], 
         x = transform.split(patches)
         if isinstance(model, BinarySparseCoding):
             return transform.join(model.decode(model.posterior(x).mean))
-        return transform.join(model.posterior_mean_image(x))
+        return transform.join(model.reconstruct(x))
 
     return reconstruct
 

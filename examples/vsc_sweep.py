@@ -74,7 +74,7 @@ class CodeSweep(Sweep):
         sources = true_sources(run.config, "valid", len(rows))
         if sources is not None:
             model = run.load_model(torch.device("cpu"))
-            codes = codes_of(run.recipe, model, Batches(rows, 500, shuffle=False))
+            codes = codes_of(model, Batches(rows, 500, shuffle=False))
             matrix = correlation_matrix(sources, codes.double().numpy())
             found["correlations"] = [" ".join(f"{value:.6g}" for value in line) for line in matrix]
         return found

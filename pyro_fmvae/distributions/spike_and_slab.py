@@ -58,6 +58,15 @@ class SpikeAndSlab(TorchDistribution):
         super().__init__(self.loc.shape, validate_args=validate_args)
 
     @property
+    def code(self) -> Tensor:
+        """μ where the spike is more likely on than off, exactly 0 elsewhere: [...]."""
+        return torch.where(self.logits > 0, self.loc, 0.0)
+
+    def arrays(self) -> dict[str, Tensor]:
+        """``mean``; ``probs``, γ; ``loc`` and ``scale`` of the slab, each [...]."""
+        return {"mean": self.mean, "probs": self.probs, "loc": self.loc, "scale": self.scale}
+
+    @property
     def probs(self) -> Tensor:
         """γ, the probability of the slab, [...]."""
         return self.logits.sigmoid()

@@ -17,7 +17,7 @@ from pyro_fmvae.evaluate.classification import (
     wilson_interval,
 )
 from pyro_fmvae.evaluate.disentanglement import DCI, Information, dci, factor_accuracy, mutual_information
-from pyro_fmvae.evaluate.edits import Normals, Placement, edit_latent, edit_rows, to_location, transport
+from pyro_fmvae.evaluate.edits import Normals, Placement, edit, edit_latent, edit_rows, to_location, transport
 from pyro_fmvae.evaluate.encodings import Encodings, encode_split
 from pyro_fmvae.evaluate.neighbours import NEAREST, Neighbours
 from pyro_fmvae.evaluate.probes import Leakage, leakage, linear_probe, neighbour_probe
@@ -67,6 +67,7 @@ __all__ = [
     "correlation_matrix",
     "dci",
     "dominating",
+    "edit",
     "edit_latent",
     "edit_rows",
     "encode_split",

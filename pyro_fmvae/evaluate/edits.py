@@ -7,6 +7,7 @@ Only the blocks of the changed factors are replaced. A :class:`Placement` comput
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import singledispatch
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -108,6 +109,22 @@ def edit_latent(
     return blocks.flatten(-2)
 
 
+@singledispatch
+def edit(model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
+    """Points some factors of which have other components; of a mixture of rows see :func:`edit_rows`.
+
+    Args:
+        model: a trained model.
+        x: a batch ``[B, *event_shape]``.
+        changes: factor → its new component.
+
+    Returns:
+        E[x | z] at the edited means of q(z | x), ``[B, *event_shape]``.
+    """
+    return model.expected(edit_latent(model, model.code(x), changes, model.codes(x)), x)
+
+
+@edit.register(ObservedMixture)
 @torch.no_grad()
 def edit_rows(model: ObservedMixture, x: Tensor, changes: Mapping[int, int]) -> Tensor:
     """Move rows to the components that changed entries of their codes make likely.

@@ -1,7 +1,8 @@
 """Clusters as unions of components: the density keeps its components, and those of one mode are joined."""
 
+from collections.abc import Mapping
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -79,15 +80,30 @@ class Clusters:
         depth: of the valleys; 0 joins components that have a single mode.
 
     Attributes:
+        mixture: the mixture.
         tree: of :func:`cluster_tree`, [K - 1, 4].
         of_components: the cluster of each component, int64 [K].
         number: C, how many clusters there are.
     """
 
     def __init__(self, mixture: ObservedMixture, depth: float = DEPTH) -> None:
-        self.tree, self.depth = cluster_tree(mixture), depth
+        self.mixture, self.tree, self.depth = mixture, cluster_tree(mixture), depth
         self.of_components = torch.from_numpy(cut(self.tree, depth=depth))
         self.number = int(self.of_components.max()) + 1
+
+    @classmethod
+    def of_model(cls, model: Any) -> "Clusters | None":
+        """Clusters of a mixture of rows, or of the mixture of a model's codes; None of another model."""
+        if isinstance(model, ObservedMixture):
+            return cls(model)
+        mixture = getattr(model, "code_mixture", None)
+        return None if mixture is None else cls(mixture, depth=0.0)
+
+    def assign_encoded(self, model: Any, encoded: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """:meth:`assign` of rows that the model of :meth:`of_model` has encoded: see its ``encode``."""
+        if model is self.mixture:
+            return self.assign(encoded[f"responsibilities_{len(self.mixture.label_sizes)}"])
+        return self.assign(self.mixture.responsibilities(encoded["mean"])[-1])
 
     def assign(self, gamma: Tensor) -> tuple[Tensor, Tensor]:
         """The most probable cluster of each row, int64 [B], and its probability [B].

@@ -103,6 +103,19 @@ class BinarySparseCoding(nn.Module):
             q = self.em.posterior(rows, given, latents.to(rows.dtype).unsqueeze(0))
         return GroupedBernoulli(q.probs[0], self.latent_dim, validate_args=False)
 
+    def code(self, x: Tensor) -> Tensor:
+        """1 where a unit is more likely on than off, 0 elsewhere: [B, H]."""
+        mean = self.posterior(x).mean
+        return (mean > 0.5).to(mean)
+
+    def encode(self, x: Tensor) -> dict[str, Tensor]:
+        """``mean`` [B, H], the probabilities of being on."""
+        return {"mean": self.posterior(x).mean}
+
+    def reconstruct(self, x: Tensor) -> Tensor:
+        """Units at their posterior means: ``[B, *event_shape]``."""
+        return self.decode(self.posterior(x).mean)
+
     def decode(self, z: Tensor) -> Tensor:
         """E[x | h] = W h for h [..., H]: ``[..., *event_shape]``."""
         return (z @ self.weight.T).unflatten(-1, self.event_shape)

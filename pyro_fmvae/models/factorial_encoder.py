@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from pyro_fmvae.distributions.normal_gamma import gaussian_table
 from pyro_fmvae.models.factorial_mixture_vae import FactorialMixtureVAE
+from pyro_fmvae.models.shapes import of_components
 
 
 class FactorialEncoder(nn.Module):
@@ -39,12 +40,7 @@ class FactorialEncoder(nn.Module):
         for number, table in enumerate(tables):
             of_groups += (table + self.get_buffer(f"weights_{number}")).softmax(-1).to(loc)
         gammas = self.layout.in_order(of_groups)
-        return {
-            "codes": torch.stack([gamma.argmax(-1) for gamma in gammas], -1),
-            "mean": loc,
-            "scale": scale,
-            **{f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)},
-        }
+        return of_components(gammas, {"mean": loc, "scale": scale})
 
     @torch.no_grad()
     def tables(self, x: Tensor) -> list[Tensor]:

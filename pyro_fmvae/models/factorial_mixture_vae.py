@@ -16,11 +16,12 @@ from pyro_fmvae.infer.posteriors import param_statements
 from pyro_fmvae.models.factor_group import NO_PLATE, Hyperprior
 from pyro_fmvae.models.factorial_prior import FactorialPrior
 from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
-from pyro_fmvae.models.shapes import check_integers
-from pyro_fmvae.models.vae import VAE, LocScale
+from pyro_fmvae.models.observed_mixture import ObservedMixture
+from pyro_fmvae.models.shapes import check_integers, of_components
+from pyro_fmvae.models.vae import VAE, Decoding, LocScale
 
 
-class FactorialMixtureVAE(FactorialPrior):
+class FactorialMixtureVAE(Decoding, FactorialPrior):
     """A VAE whose latent vector is a Cartesian product of factors, each with its own Gaussian mixture prior.
 
         π_i ~ Dirichlet(c0),  (μ, α)_ik ~ NormalGamma(m0, s0, a0, b0),  r_i ~ Categorical(π_i),
@@ -159,10 +160,6 @@ class FactorialMixtureVAE(FactorialPrior):
         """Location and scale of q(z), from a distorted x in training mode."""
         return self.encoder(self.distortion(x) if self.training else x)
 
-    def start_at(self, x: Tensor) -> None:
-        """Initialise the decoder from the mean and spread of data: see :meth:`VAE.start_at`."""
-        self.pretraining().start_at(x)
-
     def pretraining(self) -> VAE:
         """The plain VAE with the same networks, for pretraining them before the prior is fitted."""
         parts = self.encoder, self.decoder, self.observation
@@ -185,6 +182,10 @@ class FactorialMixtureVAE(FactorialPrior):
         ]
         return self.layout.in_order(of_groups)
 
+    def encode(self, x: Tensor) -> dict[str, Tensor]:
+        """``codes`` [B, I]; ``mean``, ``scale`` [B, I·D]; per factor i ``responsibilities_i`` [B, K_i]."""
+        return of_components(self.responsibilities(x), super().encode(x))
+
     def codes(self, x: Tensor) -> Tensor:
         """The product-quantised code of each point, argmax_k γ_ik: int64 [B, I]; use ``eval()`` mode."""
         return torch.stack([gamma.argmax(-1) for gamma in self.responsibilities(x)], -1)
@@ -200,9 +201,12 @@ class FactorialMixtureVAE(FactorialPrior):
         return codes
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
-        """Prepare for loading a state dictionary: the form of posteriors, and shapes of predictors."""
+        """Prepare for loading a state dictionary: the form of posteriors, predictors, mixture of codes."""
         super().match(state_dict)
         self.predictors = nn.ModuleDict(predictors_of(state_dict, "predictors.")).to(self.gate.device)
+        if (weights := state_dict.get("code_mixture.posteriors.weights.natural")) is not None:
+            mixture = ObservedMixture([0] * self.latent_dim, len(weights), self.num_data, full=True)
+            self.code_mixture = mixture.to(self.gate.device)
 
     def posterior(self, x: Tensor) -> Distribution:
         """q(z | x) for a batch ``[B, *event_shape]``: batch shape [B], event shape [I·D]."""
@@ -214,5 +218,4 @@ class FactorialMixtureVAE(FactorialPrior):
 
         Their mean is the collapsed bound on log p(x): see :mod:`pyro_fmvae.infer.importance`.
         """
-        log_likelihood = self.pretraining().log_likelihood
-        return log_weights(x, self.posterior(x), self.log_density(), log_likelihood, num_samples)
+        return log_weights(x, self.posterior(x), self.log_density(), self.log_likelihood, num_samples)

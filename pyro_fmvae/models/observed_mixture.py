@@ -17,7 +17,7 @@ from pyro_fmvae.infer.posteriors import param_statements
 from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS
 from pyro_fmvae.models.packed_numbers import PackedObservations
-from pyro_fmvae.models.shapes import check_codes
+from pyro_fmvae.models.shapes import check_codes, of_components
 from pyro_fmvae.models.table_posterior import TablePosterior
 from pyro_fmvae.models.table_sites import (
     COUNTED,
@@ -219,6 +219,22 @@ class ObservedMixture(TablePosterior):
             gone = x[:, column].isnan()
             means[gone, column] = (gamma[gone] @ self.probs(column_site(column))).argmax(-1).to(x)
         return torch.where(x.isnan(), means, x)
+
+    def code(self, x: Tensor) -> Tensor:
+        """The row itself, with what is missing filled in."""
+        return self.filled(x)
+
+    def reconstruct(self, x: Tensor) -> Tensor:
+        """The row, with what is missing filled in."""
+        return self.filled(x)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """The row itself."""
+        return z
+
+    def encode(self, x: Tensor) -> dict[str, Tensor]:
+        """``codes`` [B, L + 1]; ``mean`` [B, D], the rows filled in; per entry i ``responsibilities_i``."""
+        return of_components(self.responsibilities(x), {"mean": self.filled(x)})
 
     def posterior(self, x: Tensor) -> Distribution:
         """The row itself, with missing entries filled in, as a point mass: event shape [D]."""

@@ -1,6 +1,6 @@
 """Checks of tensors: of latent dimensions, labels and components."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -65,3 +65,15 @@ def check_codes(
         if wrong := given[(given < -1) | (given >= size)].tolist():
             raise ValueError(f"{name}: expected -1 to {size - 1} of {of} {number}, got {wrong[0]}")
     return codes
+
+
+def of_components(gammas: Sequence[Tensor], beside: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Responsibilities γ_i [B, K_i] of I factors as arrays, with others beside them.
+
+    Returns:
+        ``codes`` int64 [B, I], those of the greatest responsibility; the others; and per factor i
+        ``responsibilities_i`` [B, K_i].
+    """
+    codes = torch.stack([gamma.argmax(-1) for gamma in gammas], -1)
+    of_factors = {f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)}
+    return {"codes": codes, **beside, **of_factors}

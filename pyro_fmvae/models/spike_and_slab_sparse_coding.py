@@ -138,8 +138,16 @@ class SpikeAndSlabSparseCoding(nn.Module):
         scale = torch.where(known, spread.maximum(precision.reciprocal()).sqrt(), prior.scale)
         return SpikeAndSlab(loc, scale, ((count + DOUBT) / (len(draws) + 2 * DOUBT)).logit())
 
+    def code(self, x: Tensor) -> Tensor:
+        """The slab's mean where the spike is more likely on than off, exactly 0 elsewhere: [B, H]."""
+        return self.posterior(x).code
+
+    def encode(self, x: Tensor) -> dict[str, Tensor]:
+        """``mean``; ``probs`` of spikes; ``loc`` and ``scale`` of slabs: [B, H]."""
+        return self.posterior(x).arrays()
+
     @torch.no_grad()
-    def posterior_mean_image(self, x: Tensor) -> Tensor:
+    def reconstruct(self, x: Tensor) -> Tensor:
         """E[f(s) | x] over draws by :meth:`gibbs`, where f is the maximum or sum: ``[B, *event_shape]``."""
         return self.decode(self.gibbs(x)).mean(0)
 

@@ -60,7 +60,61 @@ class PointPosterior(PosteriorFamily):
         return dist.Delta(loc, event_dim=1)
 
 
-class VAE(nn.Module):
+class Decoding(nn.Module):
+    """Base of models with an encoder, a decoder, and a distribution of x given the decoder's features."""
+
+    encoder: nn.Module
+    decoder: nn.Module
+    observation: Observation
+
+    def posterior(self, x: Tensor) -> Any:
+        """q(z | x) for a batch ``[B, *event_shape]``."""
+        raise NotImplementedError
+
+    def code(self, x: Tensor) -> Tensor:
+        """One z [B, J] for each point of a batch: the mean of q(z | x)."""
+        mean: Tensor = self.posterior(x).mean
+        return mean
+
+    def encode(self, x: Tensor) -> dict[str, Tensor]:
+        """``mean`` and ``scale`` of q(z | x), [B, J]."""
+        posterior = self.posterior(x)
+        return {"mean": posterior.mean, "scale": posterior.stddev}
+
+    def decode(self, z: Tensor) -> Tensor:
+        """E[x | z] at z [..., J]: ``[..., *event_shape]``."""
+        return self.observation.mean(self.decoder(z))
+
+    def expected(self, z: Tensor, x: Tensor) -> Tensor:
+        """E[x | z], ``[B, *event_shape]``, with what the observation model takes of a batch x as given."""
+        mean: Tensor = self.observation.density(self.decoder, z, x).mean
+        return torch.cat([mean, x[..., mean.shape[-1] :]], -1)
+
+    def reconstruct(self, x: Tensor) -> Tensor:
+        """The decoded mean of q(z | x), ``[B, *event_shape]``."""
+        return self.expected(self.posterior(x).mean, x)
+
+    def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
+        """Log-density p(x | z) of data points ``[B, *event_shape]`` at z [B, latent_dim]: [B]."""
+        return self.observation.density(self.decoder, z, x).log_prob(self.observation.explained(x))
+
+    @torch.no_grad()
+    def start_at(self, x: Tensor) -> None:
+        """Initialise the decoder from the mean and spread of colour images or counts, if it has ``start_at``.
+
+        Args:
+            x: data points. Mean and standard deviation are taken per colour of images ``[n, H, W, C]``, and
+                per column of counts. For data of other shapes, nothing is done.
+        """
+        start = getattr(self.decoder, "start_at", None)
+        if start is not None and x.dim() in (2, 4):
+            columns = self.observation.explained(x).flatten(0, -2)
+            one = (*[1] * (x.dim() - 2), -1)  # the shape of a data point of one pixel
+            mean, std = columns.mean(0).view(one), columns.std(0).view(one)
+            start(self.observation.features(mean, std).flatten(1))
+
+
+class VAE(Decoding):
     """z ~ N(0, I); x ~ p(x | decoder(z)); q(z | x) = N(encoder(x)). Kingma and Welling (2014).
 
     Args:
@@ -159,25 +213,6 @@ class VAE(nn.Module):
     def log_prior(self, z: Tensor) -> Tensor:
         """Log-density of N(0, I) at z [..., latent_dim]: [...]."""
         return self._prior(z).log_prob(z)
-
-    def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
-        """Log-density p(x | z) of data points ``[B, *event_shape]`` at z [B, latent_dim]: [B]."""
-        return self.observation.density(self.decoder, z, x).log_prob(self.observation.explained(x))
-
-    @torch.no_grad()
-    def start_at(self, x: Tensor) -> None:
-        """Initialise the decoder from the mean and spread of colour images or counts, if it has ``start_at``.
-
-        Args:
-            x: data points. Mean and standard deviation are taken per colour of images ``[n, H, W, C]``, and
-                per column of counts. For data of other shapes, nothing is done.
-        """
-        start = getattr(self.decoder, "start_at", None)
-        if start is not None and x.dim() in (2, 4):
-            columns = self.observation.explained(x).flatten(0, -2)
-            one = (*[1] * (x.dim() - 2), -1)  # the shape of a data point of one pixel
-            mean, std = columns.mean(0).view(one), columns.std(0).view(one)
-            start(self.observation.features(mean, std).flatten(1))
 
     def pretraining(self) -> "VAE":
         """The model for pretraining the networks: this one."""

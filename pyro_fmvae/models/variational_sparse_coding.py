@@ -15,11 +15,11 @@ from pyro_fmvae.infer.importance import log_weights
 from pyro_fmvae.infer.posteriors import param_statements
 from pyro_fmvae.models.shapes import check_dims
 from pyro_fmvae.models.sparse_priors import SparsePrior
-from pyro_fmvae.models.vae import VAE
+from pyro_fmvae.models.vae import Decoding
 from pyro_fmvae.nn.sizes import check_size
 
 
-class VariationalSparseCoding(nn.Module):
+class VariationalSparseCoding(Decoding):
     """z ~ a sparse prior; x ~ p(x | decoder(z)); q(z | x) is a spike and a slab in every dimension.
 
     In training mode draws of z are relaxed, and the loss has a term of ``Role.FACTOR`` that is not part of
@@ -115,14 +115,17 @@ class VariationalSparseCoding(nn.Module):
         """
         return SpikeAndSlab(*self.encoder(x))
 
-    def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
-        """Log-density p(x | z) of data points ``[B, *event_shape]`` at z [B, latent_dim]: [B]."""
-        return self.observation.density(self.decoder, z, x).log_prob(self.observation.explained(x))
+    def code(self, x: Tensor) -> Tensor:
+        """The slab's mean where the spike is more likely on than off, exactly 0 elsewhere: [B, J]."""
+        return self.posterior(x).code
+
+    def encode(self, x: Tensor) -> dict[str, Tensor]:
+        """``mean``; ``probs`` of spikes; ``loc`` and ``scale`` of slabs: [B, latent_dim]."""
+        return self.posterior(x).arrays()
 
     def start_at(self, x: Tensor) -> None:
-        """Initialise decoder and prior from data ``[n, *event_shape]``: see :meth:`VAE.start_at`."""
-        networks = self.encoder, self.decoder, self.observation
-        VAE(*networks, self.latent_dim, self.num_data).start_at(x)
+        """Initialise decoder and prior from data ``[n, *event_shape]``: see :meth:`Decoding.start_at`."""
+        super().start_at(x)
         self.prior.start_at(x)
 
     @torch.no_grad()

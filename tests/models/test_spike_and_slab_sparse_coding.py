@@ -85,7 +85,7 @@ def test_posterior_has_the_moments_of_the_exact_one(kind):
     assert_close(scale[often], deviation[often], atol=0, rtol=0.09)
     picture = torch.einsum("bn,nd->bd", share, model.decode(states).flatten(1).detach())
     model.draws = 20
-    found = model.posterior_mean_image(many).flatten(1).unflatten(0, (40, 5)).mean(0)
+    found = model.reconstruct(many).flatten(1).unflatten(0, (40, 5)).mean(0)
     assert_close(found, picture, atol=0.1, rtol=0)
 
 
@@ -94,8 +94,8 @@ def test_mean_image_is_that_of_images_not_that_of_the_mean_cause():
     draws = 1.0 * torch.tensor([[1, 0], [0, 1], [1, 1]])[:, None].expand(3, 5, 2)
     model.gibbs = lambda x: draws
     images = model.decode(draws).detach()
-    assert_close(model.posterior_mean_image(x), (images[0] + images[1] + images[2]) / 3)
-    assert (model.posterior_mean_image(x) - model.decode(draws.mean(0))).abs().max() > 0.1
+    assert_close(model.reconstruct(x), (images[0] + images[1] + images[2]) / 3)
+    assert (model.reconstruct(x) - model.decode(draws.mean(0))).abs().max() > 0.1
 
 
 def test_a_unit_that_is_never_on_has_the_slab_of_the_prior():

@@ -58,7 +58,7 @@ def encode(
     model = opened.load_model(place)
     rows, _ = rows_of(opened, data, data_root, split, by_name=False)
     names = names_of(opened, data, rows)
-    parts = encoded_parts(opened.recipe, model, in_order(rows, place))
+    parts = encoded_parts(model, in_order(rows, place))
     with naming_far_rows(model, rows, place):
         if target.suffix == H5AD:
             added = save_annotated(opened, Path(str(data)), target, joined(parts))

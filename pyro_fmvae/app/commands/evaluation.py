@@ -13,7 +13,7 @@ from pyro_fmvae.app.commands.command import Command, add_seed, check_seed
 from pyro_fmvae.app.commands.data_rows import add_rows, rows_of
 from pyro_fmvae.app.commands.factor_settings import open_factorial
 from pyro_fmvae.app.runs.by_batches import domination, in_order, naming_far_rows
-from pyro_fmvae.app.runs.label_measures import named, references
+from pyro_fmvae.app.runs.label_measures import agreement, references
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Batches, Kind, Split
 from pyro_fmvae.data.registry import LOADERS
@@ -30,6 +30,7 @@ from pyro_fmvae.evaluate import (
 )
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.evaluate.randomness import resolve_device
+from pyro_fmvae.learn.cluster_tree import Clusters
 from pyro_fmvae.models import FactorialMixtureVAE
 
 PROBE_ROWS = 5000  # training rows that probes are fitted to
@@ -107,8 +108,11 @@ def evaluate(
         raise ValueError(
             "num_samples: expected a model with a bound, but an auto-encoder (--posterior point) has none"
         )
-    if free_steps and opened.recipe.no_gap:
-        raise ValueError(f"free_steps: {opened.recipe.no_gap}")
+    if free_steps and (opened.recipe.indexed or not (opened.recipe.gaussian_codes and model.bounded)):
+        raise ValueError(
+            "free_steps: expected a model whose encoder gives Gaussian posteriors, but that of this run "
+            f"({opened.recipe.name}) does not"
+        )
     with naming_far_rows(model, rows, place, seed):
         result = _bounds(model, batches, num_samples, free_steps, seed)
     if opened.preprocessing.kind is Kind.TABLE and (sentence := domination(model, rows, place)):
@@ -118,8 +122,11 @@ def evaluate(
     if data is not None and data not in LOADERS and Path(data).resolve() == trained_on:
         print(f"{data} has the training points, too; without --data they are left out", file=sys.stderr)
     result["used_components"] = opened.recipe.used_components(model)
-    measures = opened.recipe.measures(model, rows, batches, label_names, (split or "test") if own else None)
-    result |= named(opened, measures)
+    if (clusters := Clusters.of_model(model)) is not None:
+        result["clusters"] = clusters.number
+    if opened.factorial and rows.labels is not None:
+        result |= agreement(opened, model, rows, label_names, place)
+    result |= opened.recipe.measures(model, batches, (split or "test") if own else None)
     if result.get("classification"):
         result["classification"] = _beside_references(
             opened, model, rows, label_names, result["classification"], data_root, place

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_fmvae.app.recipes.table_mixture import WORDS
-from pyro_fmvae.app.runs.by_batches import filled_columns, joined, named_columns, taken_columns
+from pyro_fmvae.app.runs.by_batches import WORDS, filled_columns, joined, named_columns, taken_columns
 from pyro_fmvae.app.runs.factor_names import component_names, values_of
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Preprocessing, Split
@@ -152,16 +151,10 @@ def drawn_columns(run: Run, mean: Tensor, arrays: Mapping[str, np.ndarray]) -> d
         categories; for each factor its code and the name of its value; then ``z``, a column per dimension,
         unless z is the row itself.
     """
-    names = run.preprocessing.decoded_columns
-    words = {WORDS.format(column): name for column, name in enumerate(names)}
-    drawn = {name: arrays[word] for word, name in words.items() if word in arrays}
+    words = [name for name in arrays if name.startswith(WORDS)]
     redundant = ("z",) if run.recipe.rows_are_codes else ()
-    codes = factor_columns(run, arrays, [])
-    return _with_data(
-        {},
-        ((name, drawn.get(name, values)) for name, values in named_columns(run.preprocessing, mean)),
-        codes | _flat(arrays, without=(CODES, *redundant, *words)),
-    )
+    more = factor_columns(run, arrays, []) | _flat(arrays, without=(CODES, *redundant, *words))
+    return _with_data({}, named_columns(run.recipe.preprocessing, mean), more)
 
 
 def factor_columns(

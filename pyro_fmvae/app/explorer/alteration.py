@@ -12,6 +12,7 @@ from pyro_fmvae.app.runs.by_batches import given_rows, naming_far_rows
 from pyro_fmvae.app.runs.factor_names import values_of
 from pyro_fmvae.data import Split, whole
 from pyro_fmvae.data.own.folder import read_image
+from pyro_fmvae.evaluate import edit
 
 LIKELIEST: Final = 3
 """Components of a factor whose probabilities are shown."""
@@ -103,7 +104,7 @@ def change(explored: Exploration, point: Split, factor: int, component: int) -> 
     run, model, device = explored.run, explored.trained.model, explored.trained.device
     x = whole(point, device)[0]
     present = read(explored, point)
-    before, after = run.recipe.reconstruct(model, x), run.recipe.edit(model, x, {factor: component})
+    before, after = model.reconstruct(x), edit(model, x, {factor: component})
     read_after = model.codes(after)[0].tolist()
     others = []
     for other, name in enumerate(run.factor_names):

@@ -66,7 +66,7 @@ class Exploration:
     @cached_property
     def encoded(self) -> dict[str, np.ndarray]:
         """Encodings of the training points, by name: see :meth:`TrainedRun.encode`."""
-        return encode_rows(self.run.recipe, self.trained.model, in_order(self.points, self.trained.device))
+        return encode_rows(self.trained.model, in_order(self.points, self.trained.device))
 
     @cached_property
     def row_names(self) -> RowNames:

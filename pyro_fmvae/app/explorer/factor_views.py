@@ -75,7 +75,7 @@ def example(explored: Exploration, seed: int = 0) -> Draws:
     z = torch.from_numpy(drawn.z)
     for factor in movable(explored):
         z = _at_mean(explored, z, codes, factor)
-    return Draws(decode_rows(explored.run.recipe, explored.trained.model, z), z.cpu().numpy(), drawn.codes)
+    return Draws(decode_rows(explored.trained.model, z), z.cpu().numpy(), drawn.codes)
 
 
 def factor_view(explored: Exploration, point: Draws, factor: int) -> FactorView:
@@ -96,7 +96,7 @@ def factor_view(explored: Exploration, point: Draws, factor: int) -> FactorView:
         + ("" if share is None else f" ({percent(share)})".replace(" %", "\N{NO-BREAK SPACE}%"))
         for k, share in shares
     ]
-    x = decode_rows(recipe, explored.trained.model, torch.cat(moved))
+    x = decode_rows(explored.trained.model, torch.cat(moved))
     return FactorView([k for k, _ in shares], x, notes)
 
 

@@ -138,7 +138,7 @@ def directions(explored: Exploration, drawn: Draws, factor: int) -> list[int]:
     count = len(_component(explored, drawn, factor).dims)
     steps = torch.cat([torch.eye(count), -torch.eye(count)])
     moved = torch.cat([_moved(explored, drawn, factor, step) for step in steps])
-    x = decode_rows(explored.run.recipe, explored.trained.model, moved).flatten(1)
+    x = decode_rows(explored.trained.model, moved).flatten(1)
     up, down = x.split(count)
     return (up - down).norm(dim=1).argsort(descending=True, stable=True)[:SLIDERS].tolist()
 
@@ -166,7 +166,7 @@ def move(explored: Exploration, drawn: Draws, factor: int, by: Mapping[int, floa
     for direction, amount in by.items():
         u[direction] = amount
     z = _moved(explored, drawn, factor, u)
-    x = decode_rows(explored.run.recipe, explored.trained.model, z)
+    x = decode_rows(explored.trained.model, z)
     return Draws(x, z.cpu().numpy(), drawn.codes[:1])
 
 

@@ -323,7 +323,7 @@ class LabelSession:
         rows = replace(self.explored.points, labels=self._labels())
         refine(self._recipe, self._model, rows, budget, range(len(trained), len(self._columns)))
         device = self.explored.trained.device
-        encoded = encode_rows(self._recipe, self._model, in_order(self.explored.points, device))
+        encoded = encode_rows(self._model, in_order(self.explored.points, device))
         self._probabilities = self._read(encoded)
         for one in labelled.values():
             one.learnt = len(one.given)

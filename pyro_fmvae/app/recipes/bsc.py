@@ -1,15 +1,11 @@
 """The recipe of binary sparse coding (Henniges et al., 2010)."""
 
 from dataclasses import replace
-from typing import Any
-
-from torch import Tensor
 
 from pyro_fmvae.app.recipes.coders import CoderRecipe, is_whole
 from pyro_fmvae.app.recipes.settings import budgets_of
-from pyro_fmvae.data import Dataset, Split
+from pyro_fmvae.data import Dataset
 from pyro_fmvae.data.sets.bars import NAMES
-from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.gradient_em import GradientEM
 from pyro_fmvae.learn.options import BSCOptions, completed, refuse
 from pyro_fmvae.learn.phase import Phase
@@ -75,20 +71,3 @@ class BSC(CoderRecipe[BSCOptions]):
     def closed_form(self) -> bool:
         """True unless ``m_step`` asks for gradients."""
         return self.config.m_step == "closed"
-
-    def code(self, model: BinarySparseCoding, x: Tensor) -> Tensor:
-        """1 where a unit is more likely on than off, 0 elsewhere."""
-        mean = model.posterior(x).mean
-        return (mean > 0.5).to(mean)
-
-    def reconstruct(self, model: BinarySparseCoding, x: Tensor) -> Tensor:
-        """Units at their posterior means."""
-        return self.decode(model, model.posterior(x).mean)
-
-    def encode(self, model: BinarySparseCoding, x: Tensor) -> dict[str, Tensor]:
-        """``mean`` [B, J], the probabilities of being on."""
-        return {"mean": model.posterior(x).mean}
-
-    def _posterior_figures(self, model: Any, rows: Split) -> dict[str, Figure]:
-        """No figures of draws: an empty dictionary."""
-        return {}

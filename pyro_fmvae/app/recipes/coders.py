@@ -1,23 +1,21 @@
 """Models without networks, learnt by EM: their common options, defaults by data, measures and figures."""
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.pictures import (
-    TRAINING,
     activity_measures,
+    codes_of,
     reconstructions,
     samples,
     source_measures,
-    training_curves,
     true_sources,
 )
-from pyro_fmvae.app.recipes.recipe import ComponentsAlone, codes_of
+from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.settings import shared_defaults
 from pyro_fmvae.data import Batches, Dataset, SparseOptions, Split
 from pyro_fmvae.data.registry import LOADERS, SCENES
@@ -56,20 +54,12 @@ def batch_size(config: CoderOptions, dataset: Dataset) -> int:
     return config.batch_size or (number if number <= WHOLE else BATCH)
 
 
-class CoderRecipe(ComponentsAlone[_Options]):
+class CoderRecipe(Recipe[_Options]):
     """The common part of recipes of models without networks."""
 
-    factors = ()
-    labels = 0.0
-    spread = 0.0
-    start = None
     indexed = True  # each point keeps what its next E-step starts from
-    no_gap = "expected a model with Gaussian posteriors, these are sparse"
     splits_patches: ClassVar[bool] = False
     """True if patches are split into on and off by default: where means are never negative."""
-
-    def program(self, model: Any) -> None:
-        """None: posteriors are found by an E-step."""
 
     @classmethod
     def reading(cls, config: _Options, data: str) -> SparseOptions:
@@ -115,10 +105,6 @@ class CoderRecipe(ComponentsAlone[_Options]):
         if is_whole(config, dataset):
             refuse(config, ("em_forgetting",), "batches in closed form")
 
-    def augmentation(self) -> nn.Module | None:
-        """No transform of training batches: None."""
-        return None
-
     @property
     def misgiving(self) -> str:
         """As many units as points can memorise each point."""
@@ -137,29 +123,10 @@ class CoderRecipe(ComponentsAlone[_Options]):
         config = self.config
         return {"starts": config.starts, "temperature": config.temperature, "rate": em_rate_of(config)}
 
-    def edit(self, model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
-        """No factors to change.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(f"changes: a {self.name} has no factors, got {dict(changes)}")
-
-    def decode(self, model: Any, z: Tensor) -> Tensor:
-        """E[x | z]: units superposed by the rule of the model."""
-        decoded: Tensor = model.decode(z)
-        return decoded
-
-    def sample(self, model: Any, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
-        """Draw z [n, J] from the prior; nothing is stored beside it."""
-        return model.sample_latent(len(codes)), {}
-
-    def measures(
-        self, model: Any, rows: Split, batches: Batches, label_names: Sequence[str], split: str | None
-    ) -> dict[str, Any]:
+    def measures(self, model: Any, batches: Batches, split: str | None) -> dict[str, Any]:
         """Active latents, correlations with known sources, and :meth:`_unit_measures`."""
-        codes = codes_of(self, model, batches)
-        sources = true_sources(self.config, split, len(rows))
+        codes = codes_of(model, batches)
+        sources = true_sources(self.config, split, len(codes))
         return activity_measures(codes) | source_measures(codes, sources) | self._unit_measures(model)
 
     def _unit_measures(self, model: Any) -> dict[str, Any]:
@@ -187,7 +154,7 @@ class CoderRecipe(ComponentsAlone[_Options]):
         self, model: Any, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
     ) -> dict[str, Figure]:
         """The search for a good start; units and reconstructions of images; causes, of spikes and slabs."""
-        drawn = {TRAINING: training_curves(records)}
+        drawn = {}
         followed = [record for record in records if "objective" in record and record["phase"] == "joint"]
         if followed:
             drawn["starts"] = figures.em_curves(followed, followed[-1]["start"])
@@ -200,13 +167,9 @@ class CoderRecipe(ComponentsAlone[_Options]):
             if truth is not None:
                 true, learnt = (part.double().cpu().numpy() for part in (truth.dictionary, model.dictionary))
                 drawn["recovered"] = figures.recovered_units(true, learnt, match_units(learnt, true))
-        return drawn | self._posterior_figures(model, rows)
+        return drawn
 
     def _units(self, model: Any) -> Tensor:
         """Units as images [H, h, w]; of patches that are split into on and off, the difference."""
         units, patches = model.dictionary.cpu(), self.preprocessing.patches
         return units if patches is None else patches.join(units)
-
-    @abstractmethod
-    def _posterior_figures(self, model: Any, rows: Split) -> dict[str, Figure]:
-        """Figures of draws from the posterior, by name."""

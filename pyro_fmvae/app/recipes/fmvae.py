@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from pyro_fmvae.app.recipes.labelling import check_labels, check_numbered, own_labelled
 from pyro_fmvae.app.recipes.network_defaults import network_defaults, setting
@@ -18,7 +16,6 @@ from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.cluster_tree import Clusters
-from pyro_fmvae.learn.component_moves import mixture_of_codes
 from pyro_fmvae.learn.fitting import fit
 from pyro_fmvae.learn.fmvae_phases import Pretraining, draw_views, encode_some, fmvae_phases
 from pyro_fmvae.learn.independent_components import found_sizes
@@ -30,7 +27,7 @@ from pyro_fmvae.learn.options import (
     refuse,
 )
 from pyro_fmvae.learn.phase import Phase
-from pyro_fmvae.models import VAE, FactorialMixtureVAE, ObservedMixture
+from pyro_fmvae.models import VAE, FactorialMixtureVAE
 from pyro_fmvae.models.label_predictor import LabelPredictor
 
 # Options of the factorial mixture VAE, and their defaults by data.
@@ -139,8 +136,6 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
     options = FMVAEOptions
     factorial = True
     gaussian_codes = True
-    indexed = False
-    no_gap = ""
 
     @classmethod
     def resolve(cls, config: FMVAEOptions, dataset: Dataset) -> FMVAEOptions:
@@ -215,13 +210,6 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             config.per_value,
         )
 
-    def match(self, model: FactorialMixtureVAE, state: Mapping[str, Tensor]) -> None:
-        """Prepare a model for loading a state dictionary, with its mixture of codes."""
-        model.match(state)
-        if (weights := state.get("code_mixture.posteriors.weights.natural")) is not None:
-            mixture = ObservedMixture([0] * model.latent_dim, len(weights), model.num_data, full=True)
-            model.code_mixture = mixture.to(model.gate.device)
-
     def phases(self, model: FactorialMixtureVAE) -> list[Phase]:
         """Networks alone, prior alone, everything, and everything again."""
         phases = fmvae_phases(model, self.config, budgets_of(self.config), self.config.seed)
@@ -229,62 +217,9 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
             phase.view = view_of(self.config.view_strength, self.preprocessing)
         return [*phases]
 
-    def code(self, model: FactorialMixtureVAE, x: Tensor) -> Tensor:
-        """Mean of q(z | x)."""
-        mean: Tensor = model.posterior(x).mean
-        return mean
-
-    def encode(self, model: FactorialMixtureVAE, x: Tensor) -> dict[str, Tensor]:
-        """``codes`` [B, I]; ``mean``, ``scale`` [B, I·D]; per factor i ``responsibilities_i`` [B, K_i]."""
-        posterior, gammas = model.posterior(x), model.responsibilities(x)
-        return {
-            "codes": torch.stack([gamma.argmax(-1) for gamma in gammas], -1),
-            "mean": posterior.mean,
-            "scale": posterior.stddev,
-            **{f"responsibilities_{factor}": gamma for factor, gamma in enumerate(gammas)},
-        }
-
-    def fit_clusters(self, model: FactorialMixtureVAE, batches: Batches) -> None:
-        """Fit a mixture with full covariances to draws from q(z | x), if the only factor has no labels."""
-        if len(self.factors) == 1 and not self.labelled:
-            z = torch.cat([model.posterior(x).sample() for x, *_ in batches])
-            model.code_mixture = mixture_of_codes(z, self.config.seed).to(z.device)
-
-    def clusters(self, model: FactorialMixtureVAE) -> Clusters | None:
-        """Components of a mixture of z, joined where they have a single mode."""
-        mixture = model.code_mixture
-        return Clusters(mixture, 0.0) if isinstance(mixture, ObservedMixture) else None
-
-    def of_clusters(self, model: FactorialMixtureVAE, encoded: Mapping[str, Tensor]) -> Tensor:
-        """Responsibilities of the components of z at the mean of q(z | x), [B, K]."""
-        assert isinstance(model.code_mixture, ObservedMixture)
-        return model.code_mixture.responsibilities(encoded["mean"])[-1]
-
-    def surprise(self, model: FactorialMixtureVAE, x: Tensor, new: Tensor) -> Tensor:
-        """Zeros [B]: categories that training did not have are missing, and no more."""
-        return torch.zeros(len(x), dtype=torch.float64)
-
-    def sample(self, model: FactorialMixtureVAE, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
-        """Draw z [n, I·D] given codes, and return the ``codes`` drawn beside it."""
-        drawn = model.sample_codes(len(codes), codes)
-        return model.sample_latent(len(codes), drawn), {"codes": drawn.cpu().numpy()}
-
-    def measures(
-        self,
-        model: FactorialMixtureVAE,
-        rows: Split,
-        batches: Batches,
-        label_names: Sequence[str],
-        split: str | None,
-    ) -> dict[str, Any]:
-        """Clusters, agreement with labels, where there are any, and the bound of a program of views."""
-        clusters = self.clusters(model)
-        found: dict[str, Any] = {} if clusters is None else {"clusters": clusters.number}
-        if rows.labels is not None:
-            found |= self.agreement(model, batches, label_names)
-        if self.config.views > 1:
-            found["views"] = self._bound_of_views(model, batches)
-        return found
+    def measures(self, model: FactorialMixtureVAE, batches: Batches, split: str | None) -> dict[str, Any]:
+        """The bound of a program of views."""
+        return {"views": self._bound_of_views(model, batches)} if self.config.views > 1 else {}
 
     def _bound_of_views(self, model: FactorialMixtureVAE, batches: Batches) -> dict[str, float]:
         """The bound of the program that was trained, views and distortion drawn at random: nats per view."""
@@ -302,7 +237,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         """Components in use; labels that the networks have not learnt."""
         used = zip(model.used_components(), model.num_components, strict=True)
         lines = [f"components in use: {', '.join(f'{number} of {size}' for number, size in used)}"]
-        if (clusters := self.clusters(model)) is not None:
+        if (clusters := Clusters.of_model(model)) is not None:
             lines.append(f"clusters of the codes: {clusters.number}")
         for column, predictor in model.predictors.items():
             assert isinstance(predictor, LabelPredictor)
@@ -323,9 +258,9 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         records: Sequence[Mapping[str, Any]],
     ) -> dict[str, Figure]:
         """Draw what factors and components show (images), or the means of the components (tables)."""
-        drawn, clusters = factor_figures(self, model, rows, records), self.clusters(model)
-        if clusters is not None and isinstance(model.code_mixture, ObservedMixture):
-            drawn |= cluster_figure(clusters, model.code_mixture.counts().clamp(min=0))
+        drawn, clusters = factor_figures(self, model, rows, records), Clusters.of_model(model)
+        if clusters is not None:
+            drawn |= cluster_figure(clusters, clusters.mixture.counts().clamp(min=0))
         return drawn
 
 

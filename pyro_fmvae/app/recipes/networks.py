@@ -1,12 +1,12 @@
 """Models with networks: their common options, checks, encoder, decoder and observation."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.settings import counts_of
@@ -19,10 +19,8 @@ from pyro_fmvae.distributions import (
     PoissonObservation,
     TableObservation,
 )
-from pyro_fmvae.evaluate import edit_latent
 from pyro_fmvae.files.memory import describe, limit
 from pyro_fmvae.learn.options import CountableOptions, FMVAEOptions, NetworkOptions, refuse
-from pyro_fmvae.models.factorial_encoder import FactorialEncoder
 from pyro_fmvae.nn import (
     ConvDecoder,
     ConvEncoder,
@@ -192,9 +190,6 @@ _Options = TypeVar("_Options", bound=NetworkOptions)
 class NetworkRecipe(Recipe[_Options]):
     """The common part of recipes of models with an encoder and a decoder."""
 
-    closed_form = False
-    misgiving = ""
-
     @classmethod
     def reading(cls, config: _Options, data: str) -> SparseOptions | None:
         """Counts if they have a likelihood of their own; else pixels in [0, 1] and columns of a table."""
@@ -219,40 +214,6 @@ class NetworkRecipe(Recipe[_Options]):
         """Random warps of training images, or None."""
         binary = self.preprocessing.binary
         return warp(self.config.augmentation or 0.0, self.preprocessing, interpolate=not binary)
-
-    def edit(self, model: Any, x: Tensor, changes: Mapping[int, int]) -> Tensor:
-        """Blocks of z moved to other components, and decoded."""
-        return self._mean(model, edit_latent(model, self.code(model, x), changes, model.codes(x)), x)
-
-    def decode(self, model: Any, z: Tensor) -> Tensor:
-        """Mean of the observation whose features the decoder gives."""
-        mean: Tensor = model.observation.mean(model.decoder(z))
-        return mean
-
-    def program(self, model: Any) -> nn.Module | None:
-        """The model's own encoder; None where posteriors are free, and a search stands in its place."""
-        if self.indexed:
-            return None
-        return FactorialEncoder(model) if self.factorial else _Encoding(self, model)
-
-    def reconstruct(self, model: Any, x: Tensor) -> Tensor:
-        """The decoded posterior mean of z."""
-        return self._mean(model, model.posterior(x).mean, x)
-
-    @staticmethod
-    def _mean(model: Any, z: Tensor, x: Tensor) -> Tensor:
-        """E[x | z], ``[B, *event_shape]``, with what the observation model takes of x as given."""
-        mean: Tensor = model.observation.density(model.decoder, z, x).mean
-        return torch.cat([mean, x[..., mean.shape[-1] :]], -1)
-
-
-class _Encoding(nn.Module):
-    def __init__(self, recipe: NetworkRecipe[Any], model: nn.Module) -> None:
-        super().__init__()
-        self.recipe, self.model = recipe, model
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return self.recipe.encode(self.model, x)
 
 
 # Several views of each training image: options, and what makes a view of an image.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae import figures
-from pyro_fmvae.app.recipes.recipe import Recipe, codes_of
+from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.data import Batches, Kind, Preprocessing, Split
 from pyro_fmvae.data.sets.smileys import ATTRIBUTES, FEATURES, SOURCES, smiley_sources
 from pyro_fmvae.evaluate.sources import (
@@ -89,17 +89,7 @@ def source_measures(codes: Tensor, sources: np.ndarray | None) -> dict[str, Any]
     }
 
 
-TRAINING = "training"
-"""The figure that every run has, and no other command draws."""
 RECONSTRUCTED, SAMPLED, COLUMNS = 20, 64, 8
-OF_FACTORS = {"kl_r", "kl_global"}  # measures that are zero without factors
-
-
-def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """Curves of a training of a model without factors."""
-    return figures.training_curves(
-        [{key: value for key, value in record.items() if key not in OF_FACTORS} for record in records]
-    )
 
 
 def cluster_figure(clusters: "Clusters", counts: Tensor) -> dict[str, Figure]:
@@ -116,14 +106,14 @@ def reconstructions(recipe: Recipe[Any], model: Any, rows: Split) -> Figure:
     examples = rows.select(torch.arange(min(RECONSTRUCTED, len(rows))))
     device = next(model.parameters()).device
     ((x, *_),) = Batches(examples, len(examples), shuffle=False, device=device)
-    pairs = as_pixels(recipe.preprocessing, torch.stack([x, recipe.decode(model, recipe.code(model, x))]))
+    pairs = as_pixels(recipe.preprocessing, torch.stack([x, model.decode(model.code(x))]))
     return figures.reconstructions(*pairs)
 
 
 def samples(recipe: Recipe[Any], model: Any) -> Figure:
     """Decoded draws from the prior of a model without factors."""
-    z, _ = recipe.sample(model, torch.empty(SAMPLED, 0, dtype=torch.int64))
-    return figures.sample_grid(as_pixels(recipe.preprocessing, recipe.decode(model, z)), COLUMNS, COLUMNS)
+    x = model.decode(model.sample_latent(SAMPLED))
+    return figures.sample_grid(as_pixels(recipe.preprocessing, x), COLUMNS, COLUMNS)
 
 
 def as_pixels(preprocessing: Preprocessing, x: Tensor) -> Tensor:
@@ -136,12 +126,16 @@ def as_pixels(preprocessing: Preprocessing, x: Tensor) -> Tensor:
     return ((x - low) / (high - low).clamp(min=1e-12)).nan_to_num(0.5)
 
 
-def first_codes(recipe: Recipe[Any], model: Any, rows: Split) -> Tensor:
+@torch.no_grad()
+def codes_of(model: Any, batches: Batches) -> Tensor:
+    """The code of every row, in order, on the CPU: [n, J]."""
+    return torch.cat([model.code(x).cpu() for x, *_ in batches])
+
+
+def first_codes(model: Any, rows: Split) -> Tensor:
     """Codes of the first points, at most 2,000: [n, J]."""
     device = next(model.parameters()).device
-    return codes_of(
-        recipe, model, Batches(_first(rows, ENCODED), ENCODING_BATCH, shuffle=False, device=device)
-    )
+    return codes_of(model, Batches(_first(rows, ENCODED), ENCODING_BATCH, shuffle=False, device=device))
 
 
 def correlations(recipe: Recipe[Any], codes: Tensor, split: str) -> dict[str, Figure]:
@@ -198,7 +192,7 @@ def sparse_pictures(recipe: Recipe[Any], model: Any, rows: Split, codes: Tensor)
     device = next(model.parameters()).device
 
     def pictured(z: Tensor) -> Tensor:
-        return recipe.preprocessing.undo(recipe.decode(model, z.to(device))).cpu()
+        return recipe.preprocessing.undo(model.decode(z.to(device))).cpu()
 
     (x, *_), *_ = Batches(_first(rows, EXAMPLES), EXAMPLES, shuffle=False)
     examples, images = codes[: len(x)], recipe.preprocessing.undo(x)
@@ -266,7 +260,7 @@ def factor_figures(
 ) -> dict[str, Figure]:
     """Figures of a finished run, by name: see :meth:`Recipe.draw_figures`."""
     factors = factors_of_run(recipe, model)
-    drawn = {TRAINING: figures.training_curves(records, factors.names)}
+    drawn = {}
     if found := [record for record in records if record.get("bits")]:
         drawn["spectrum"] = _spectrum(factors, found[-1], recipe.image)
     if recipe.image:

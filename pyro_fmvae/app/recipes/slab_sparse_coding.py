@@ -1,10 +1,10 @@
 """The recipes of spike-and-slab sparse coding, with a max rule and with a linear one."""
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.coders import CoderRecipe, em_rate_of, is_whole
@@ -71,27 +71,16 @@ class SlabRecipe(CoderRecipe[SlabOptions]):
             StepwiseEM(model, self._em(None), budgets["refine"], 0, rate, name="refine"),
         ]
 
-    def code(self, model: SpikeAndSlabSparseCoding, x: Tensor) -> Tensor:
-        """The slab's mean where the spike is more likely on than off, exactly 0 elsewhere."""
-        q = model.posterior(x)
-        return torch.where(q.logits > 0, q.loc, 0.0)
-
-    def reconstruct(self, model: SpikeAndSlabSparseCoding, x: Tensor) -> Tensor:
-        """Mean over draws from the posterior."""
-        return model.posterior_mean_image(x)
-
-    def encode(self, model: SpikeAndSlabSparseCoding, x: Tensor) -> dict[str, Tensor]:
-        """``mean``; ``probs`` of spikes; ``loc`` and ``scale`` of slabs: [B, J]."""
-        q = model.posterior(x)
-        return {"mean": q.mean, "probs": q.probs, "loc": q.loc, "scale": q.scale}
-
-    def _posterior_figures(self, model: Any, rows: Split) -> dict[str, Figure]:
-        """``causes``: draws beside the prior."""
+    def draw_figures(
+        self, model: Any, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Figure]:
+        """Those of every coder, and ``causes``: draws from the posterior beside the prior."""
         first = rows.select(torch.arange(min(DRAWN, len(rows))))
         (x, *_), *_ = Batches(first, DRAWN, shuffle=False, device=model.weight.device)
         draws = model.gibbs(x, DRAWS).flatten(0, 1).cpu()
         prior = model.logits.sigmoid(), model.loc, (0.5 * model.log_variance).exp()
-        return {"causes": figures.slab_histogram(draws, *(part.cpu() for part in prior))}
+        causes = figures.slab_histogram(draws, *(part.cpu() for part in prior))
+        return super().draw_figures(model, rows, split, records) | {"causes": causes}
 
 
 class MaxSparse(SlabRecipe):

@@ -8,18 +8,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.labelling import check_labels, check_numbered
-from pyro_fmvae.app.recipes.pictures import TRAINING, cluster_figure
+from pyro_fmvae.app.recipes.pictures import cluster_figure
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.settings import budgets_of, shared_defaults
-from pyro_fmvae.data import Batches, Dataset, Kind, Preprocessing, SparseOptions, Split, hide_labels
+from pyro_fmvae.data import Dataset, Kind, Preprocessing, SparseOptions, Split, hide_labels
 from pyro_fmvae.data.labels import Amount
-from pyro_fmvae.evaluate import edit_rows
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.cluster_tree import Clusters
@@ -143,8 +141,6 @@ def _candidate(
 
 STEPS: Final = 100
 """Updates; by default each is on the whole table."""
-WORDS: Final = "words_{}"
-"""Name of the array that holds the words drawn of a column, by its number."""
 
 
 class Mixture(Recipe[MixtureOptions]):
@@ -156,13 +152,9 @@ class Mixture(Recipe[MixtureOptions]):
     factorial = True
     rows_are_codes = True
     tables = True
-    start = None
     indexed = True
     closed_form = True
-    misgiving = ""
     against_overfitting = "fewer components (--factors)"
-    spread = 0.0
-    no_gap = "expected a model with an encoder, but a mixture of rows has none"
 
     @classmethod
     def reading(cls, config: MixtureOptions, data: str) -> SparseOptions:
@@ -221,13 +213,6 @@ class Mixture(Recipe[MixtureOptions]):
         """Components of the columns that are not left out."""
         return model_of(self.config, levels_of(self.config, self.preprocessing), self.num_data)
 
-    def match(self, model: ObservedMixture, state: Mapping[str, Tensor]) -> None:
-        """Prepare the model for loading a state dictionary."""
-        model.match(state)
-
-    def augmentation(self) -> None:
-        """No transform of training batches: None."""
-
     def phases(self, model: ObservedMixture) -> list[Phase]:
         """Coordinate ascent."""
         config = self.config
@@ -238,85 +223,14 @@ class Mixture(Recipe[MixtureOptions]):
             MixtureAscent(model, make, budget, seed_of(config.seed), config.starts, SEARCHED, config.stacking)
         ]
 
-    # ------------------------------------------------------------------ codes and samples
-
-    def code(self, model: ObservedMixture, x: Tensor) -> Tensor:
-        """The row itself, with what is missing filled in."""
-        return model.filled(x)
-
-    def decode(self, model: ObservedMixture, z: Tensor) -> Tensor:
-        """The row itself."""
-        return z
-
-    def reconstruct(self, model: ObservedMixture, x: Tensor) -> Tensor:
-        """The row, with what is missing filled in."""
-        return model.filled(x)
-
-    def encode(self, model: ObservedMixture, x: Tensor) -> dict[str, Tensor]:
-        """``codes`` [B, L + 1]; ``mean`` [B, D], the rows filled in; per entry i ``responsibilities_i``."""
-        probs = model.responsibilities(x)
-        return {
-            "codes": torch.stack([part.argmax(-1) for part in probs], -1),
-            "mean": model.filled(x),
-            **{f"responsibilities_{entry}": part for entry, part in enumerate(probs)},
-        }
-
-    def fit_clusters(self, model: ObservedMixture, batches: Batches) -> None:
-        """Nothing: the model has the density."""
-
-    def clusters(self, model: ObservedMixture) -> Clusters:
-        """Clusters that valleys of the density separate."""
-        return Clusters(model)
-
-    def of_clusters(self, model: ObservedMixture, encoded: Mapping[str, Tensor]) -> Tensor:
-        """Responsibilities of the components, the last entry of a code: [B, K]."""
-        return encoded[f"responsibilities_{len(self.factors) - 1}"]
-
-    def program(self, model: ObservedMixture) -> None:
-        """None: rows are assigned, not encoded."""
-
-    def sample(self, model: ObservedMixture, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
-        """Draw rows given codes.
-
-        Returns:
-            The rows; the ``codes`` drawn beside them, and the words of each column of categories.
-        """
-        drawn = model.sample_codes(len(codes), codes)
-        rows = model.sample_latent(len(codes), drawn)
-        arrays = {"codes": drawn.cpu().numpy()}
-        for column, words in enumerate(self.preprocessing.levels):
-            if words:
-                arrays[WORDS.format(column)] = np.array(words)[rows[:, column].long().cpu().numpy()]
-        return rows, arrays
-
-    def edit(self, model: ObservedMixture, x: Tensor, changes: Mapping[int, int]) -> Tensor:
-        """Rows moved to the components that the changes make likely."""
-        return edit_rows(model, x, changes)
-
-    def surprise(self, model: ObservedMixture, x: Tensor, new: Tensor) -> Tensor:
-        """Minus the log of the predictive probability of a new word."""
-        return model.surprise(x, new)
-
     # ------------------------------------------------------------------ reports and figures
-
-    def measures(
-        self,
-        model: ObservedMixture,
-        rows: Split,
-        batches: Batches,
-        label_names: Sequence[str],
-        split: str | None,
-    ) -> dict[str, Any]:
-        """The number of clusters, and agreement of codes and clusters with labels, where there are any."""
-        found = {} if rows.labels is None else self.agreement(model, batches, label_names)
-        return {"clusters": self.clusters(model).number, **found}
 
     def summary(self, model: ObservedMixture) -> list[str]:
         """Components in use and what they are like; the columns that were left out."""
         *_, used = model.used_components()
         lines = [
             f"components in use: {used} of {model.components}, with {self.config.covariance} covariances, "
-            f"learnt without networks; clusters that they make up: {self.clusters(model).number}"
+            f"learnt without networks; clusters that they make up: {Clusters(model).number}"
         ]
         for factor in self.labelled:
             if (predictor := model.predictor_of(factor)) is not None:
@@ -332,8 +246,7 @@ class Mixture(Recipe[MixtureOptions]):
         self, model: ObservedMixture, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
     ) -> dict[str, Figure]:
         """Curves of training, how components join, and their means of numbers and shares of words."""
-        drawn = {TRAINING: figures.training_curves(records, self.factor_names)}
-        drawn |= cluster_figure(self.clusters(model), model.counts().clamp(min=0))
+        drawn = cluster_figure(Clusters(model), model.counts().clamp(min=0))
         names = column_names(self.preprocessing)
         shown = [column for column, size in enumerate(model.levels) if not size]
         if 0 < len(shown) <= MOST_COLUMNS:

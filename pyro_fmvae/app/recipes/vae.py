@@ -4,22 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
 from pyro_fmvae.app.recipes.network_defaults import network_defaults
 from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
 from pyro_fmvae.app.recipes.pictures import (
-    TRAINING,
+    codes_of,
     correlations,
     first_codes,
     reconstructions,
     samples,
     source_measures,
-    training_curves,
     true_sources,
 )
-from pyro_fmvae.app.recipes.recipe import ComponentsAlone, codes_of
 from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.capture import CapturedFreeGaussian
 from pyro_fmvae.data import Batches, Dataset, Split
@@ -34,16 +29,13 @@ from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.models.vae import PointPosterior
 
 
-class PlainVAE(NetworkRecipe[VAEOptions], ComponentsAlone[VAEOptions]):
+class PlainVAE(NetworkRecipe[VAEOptions]):
     """z ~ N(0, I)."""
 
     name = "vae"
     gaussian_codes = True
     title = "plain VAE"
     options = VAEOptions
-    factors = ()
-    labels = 0.0
-    spread = 0.0
 
     @classmethod
     def resolve(cls, config: VAEOptions, dataset: Dataset) -> VAEOptions:
@@ -98,48 +90,19 @@ class PlainVAE(NetworkRecipe[VAEOptions], ComponentsAlone[VAEOptions]):
         """Free posteriors are kept for each point."""
         return self.config.posterior == "free"
 
-    def code(self, model: VAE, x: Tensor) -> Tensor:
-        """Mean of q(z | x)."""
-        mean: Tensor = model.posterior(x).mean
-        return mean
-
-    def encode(self, model: VAE, x: Tensor) -> dict[str, Tensor]:
-        """``mean`` and ``scale`` of q(z | x), [B, J]."""
-        posterior = model.posterior(x)
-        return {"mean": posterior.mean, "scale": posterior.stddev}
-
-    def sample(self, model: VAE, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
-        """Draw z [n, J] from N(0, I); nothing is stored beside it."""
-        return model.sample_latent(len(codes)), {}
-
-    @property
-    def no_gap(self) -> str:
-        """The reason for point and free posteriors; empty where an encoder gives Gaussians."""
-        reasons = {
-            "point": "expected a model with Gaussian posteriors, these are points",
-            "free": "expected a model with an encoder, but the posteriors of this one are free already",
-        }
-        return reasons.get(self.config.posterior, "")
-
-    def measures(
-        self, model: VAE, rows: Split, batches: Batches, label_names: Sequence[str], split: str | None
-    ) -> dict[str, Any]:
+    def measures(self, model: VAE, batches: Batches, split: str | None) -> dict[str, Any]:
         """Correlations with known sources."""
-        sources = true_sources(self.config, split, len(rows))
-        return {} if sources is None else source_measures(codes_of(self, model, batches), sources)
-
-    def summary(self, model: VAE) -> list[str]:
-        """No lines beyond those of every report."""
-        return []
+        sources = true_sources(self.config, split, batches.num_data)
+        return {} if sources is None else source_measures(codes_of(model, batches), sources)
 
     def draw_figures(
         self, model: VAE, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
     ) -> dict[str, Figure]:
         """Reconstructions and samples of images, and correlations with known sources."""
-        drawn = {TRAINING: training_curves(records)}
+        drawn = {}
         if self.image:
             drawn["reconstructions"] = reconstructions(self, model, rows)
             if model.bounded:  # else there is no density of z to draw from
                 drawn["samples"] = samples(self, model)
-        codes = first_codes(self, model, rows)
+        codes = first_codes(model, rows)
         return drawn | correlations(self, codes, split)

@@ -6,26 +6,22 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pyro_fmvae.app.recipes.network_defaults import network_defaults
 from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
 from pyro_fmvae.app.recipes.pictures import (
-    TRAINING,
     activity_measures,
     class_activity,
+    codes_of,
     correlations,
     first_codes,
     reconstructions,
     samples,
     source_measures,
     sparse_pictures,
-    training_curves,
     true_sources,
 )
-from pyro_fmvae.app.recipes.recipe import ComponentsAlone, codes_of
 from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
@@ -44,17 +40,12 @@ from pyro_fmvae.models import (
 from pyro_fmvae.nn import ExponentialLink, SpikeHead
 
 
-class VSC(NetworkRecipe[VSCOptions], ComponentsAlone[VSCOptions]):
+class VSC(NetworkRecipe[VSCOptions]):
     """z is exactly zero in most dimensions."""
 
     name = "vsc"
     title = "variational sparse coding"
     options = VSCOptions
-    factors = ()
-    labels = 0.0
-    spread = 0.0
-    indexed = False
-    no_gap = "expected a model with Gaussian posteriors, these are sparse"
 
     @classmethod
     def resolve(cls, config: VSCOptions, dataset: Dataset) -> VSCOptions:
@@ -128,36 +119,11 @@ class VSC(NetworkRecipe[VSCOptions], ComponentsAlone[VSCOptions]):
             SparsePhase("joint", model, at_joint, joint, warm_up, (border, 1.0)),
         ]
 
-    def code(self, model: VariationalSparseCoding, x: Tensor) -> Tensor:
-        """The slab's mean where the spike is more likely on than off, exactly 0 elsewhere."""
-        q = model.posterior(x)
-        return torch.where(q.logits > 0, q.loc, 0.0)
-
-    def encode(self, model: VariationalSparseCoding, x: Tensor) -> dict[str, Tensor]:
-        """``mean``; ``probs`` of spikes; ``loc`` and ``scale`` of slabs: [B, J]."""
-        q = model.posterior(x)
-        return {"mean": q.mean, "probs": q.probs, "loc": q.loc, "scale": q.scale}
-
-    def sample(self, model: VariationalSparseCoding, codes: Tensor) -> tuple[Tensor, dict[str, np.ndarray]]:
-        """Draw z [n, J] exactly from the prior; nothing is stored beside it."""
-        return model.sample_latent(len(codes)), {}
-
-    def measures(
-        self,
-        model: VariationalSparseCoding,
-        rows: Split,
-        batches: Batches,
-        label_names: Sequence[str],
-        split: str | None,
-    ) -> dict[str, Any]:
+    def measures(self, model: VariationalSparseCoding, batches: Batches, split: str | None) -> dict[str, Any]:
         """Active latents, and correlations with known sources."""
-        codes = codes_of(self, model, batches)
-        sources = true_sources(self.config, split, len(rows))
+        codes = codes_of(model, batches)
+        sources = true_sources(self.config, split, len(codes))
         return activity_measures(codes) | source_measures(codes, sources)
-
-    def summary(self, model: VariationalSparseCoding) -> list[str]:
-        """No lines beyond those of every report."""
-        return []
 
     def draw_figures(
         self,
@@ -167,9 +133,9 @@ class VSC(NetworkRecipe[VSCOptions], ComponentsAlone[VSCOptions]):
         records: Sequence[Mapping[str, Any]],
     ) -> dict[str, Figure]:
         """Reconstructions and samples of images, activity by class, and what single latents do."""
-        drawn = {TRAINING: training_curves(records)}
+        drawn: dict[str, Figure] = {}
         if self.image:
             drawn |= {"reconstructions": reconstructions(self, model, rows), "samples": samples(self, model)}
-        codes = first_codes(self, model, rows)
+        codes = first_codes(model, rows)
         drawn |= correlations(self, codes, split) | class_activity(self, codes, rows)
         return drawn | (sparse_pictures(self, model, rows, codes) if self.image else {})

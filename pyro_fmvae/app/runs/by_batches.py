@@ -26,6 +26,7 @@ from pyro_fmvae.data.own.raw import Raw, check_columns, check_seen, some_of, war
 from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.evaluate import bound, dominating, outlier_scores, rows_without_bound, score_parts
 from pyro_fmvae.evaluate.randomness import seeded
+from pyro_fmvae.learn.cluster_tree import Clusters
 
 # Data that Python hands to a run, preprocessed as in its training.
 
@@ -103,6 +104,8 @@ def _given_columns(preprocessing: Preprocessing, array: ArrayLike, unseen: dict[
     return Raw(np.stack([column.values for column in columns], axis=1))
 
 
+WORDS = "words_"
+"""Begins the name of the array that holds the words drawn of a column, before its number."""
 EVALUATION_BATCH = 500
 COMPARED = 5000
 """Training points that outlier scores are compared with."""
@@ -141,21 +144,21 @@ def naming_far_rows(
         ) from None
 
 
-def encoded_parts(recipe: Recipe[Any], model: Any, batches: Batches) -> Iterator[dict[str, np.ndarray]]:
-    """Encode batch after batch: the arrays of :meth:`Recipe.encode` on the CPU, each [B, ...].
+def encoded_parts(model: Any, batches: Batches) -> Iterator[dict[str, np.ndarray]]:
+    """Encode batch after batch: the arrays of the model's ``encode`` on the CPU, each [B, ...].
 
     Where the networks have not learnt all labels, ``predicted`` [B, I] is beside them: the codes, but of
     these labels what is predicted without the networks. Where components make up clusters, so are ``cluster``
     [B] and ``cluster_probability`` [B].
     """
-    clusters = recipe.clusters(model)
+    clusters = Clusters.of_model(model)
 
     def encode(x: Tensor) -> dict[str, Tensor]:
-        encoded = recipe.encode(model, x)
-        if recipe.spread and model.predictors:
+        encoded = model.encode(x)
+        if getattr(model, "labelled", ()) and model.predictors:
             encoded["predicted"] = model.predicted_codes(x)
         if clusters is not None:
-            cluster, probability = clusters.assign(recipe.of_clusters(model, encoded))
+            cluster, probability = clusters.assign_encoded(model, encoded)
             encoded |= {"cluster": cluster, "cluster_probability": probability}
         return encoded
 
@@ -176,15 +179,16 @@ def scored_parts(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Score batch after batch: see :func:`~pyro_fmvae.evaluate.score_parts`.
 
-    Where a row has categories that training did not have, which count as missing, the surprise of them is
-    added to all scores but ``kl``.
+    Where a row has categories that training did not have, they count as missing; of a mixture of rows, their
+    surprise is added to all scores but ``kl``.
     """
     start = 0
     for part in score_parts(model, in_order(rows, device, most), num_samples, seed):
         here = torch.arange(start, start := start + len(part["reconstruction"]))
-        if (new := rows.unseen_rows(here)) is not None and new.any():
+        new = rows.unseen_rows(here) if recipe.rows_are_codes else None
+        if new is not None and new.any():
             x = rows.select(here).observations.to(device)
-            more = recipe.surprise(model, x, new.to(device)).cpu().numpy()
+            more = model.surprise(x, new.to(device)).cpu().numpy()
             part = {kind: values if kind == "kl" else values + more for kind, values in part.items()}
         yield part
 
@@ -198,15 +202,15 @@ def joined(parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate(found) for name, found in arrays.items()}
 
 
-def encode_rows(recipe: Recipe[Any], model: Any, batches: Batches) -> dict[str, np.ndarray]:
+def encode_rows(model: Any, batches: Batches) -> dict[str, np.ndarray]:
     """Encode every row, in row order: the arrays of :func:`encoded_parts`, each [N, ...]."""
-    return joined(encoded_parts(recipe, model, batches))
+    return joined(encoded_parts(model, batches))
 
 
 @torch.no_grad()
-def decode_rows(recipe: Recipe[Any], model: Any, z: Tensor) -> Tensor:
+def decode_rows(model: Any, z: Tensor) -> Tensor:
     """E[x | z] of every row of z [n, J], as the model sees x, on the CPU: ``[n, *event_shape]``."""
-    return torch.cat([recipe.decode(model, part).cpu() for part in z.split(EVALUATION_BATCH)])
+    return torch.cat([model.decode(part).cpu() for part in z.split(EVALUATION_BATCH)])
 
 
 @torch.no_grad()
@@ -222,8 +226,8 @@ def draw_rows(
         seed: of the draws.
 
     Returns:
-        E[x | z] as the model sees x, on the CPU, ``[n, *event_shape]``; and ``z`` [n, J] with whatever else
-        :meth:`Recipe.sample` gives, by name.
+        E[x | z] as the model sees x, on the CPU, ``[n, *event_shape]``; and ``z`` [n, J]; of a factorial
+        model ``codes``; where z is a row, ``words_i`` of each column i of categories.
 
     Raises:
         ValueError: the model has no density of z.
@@ -231,8 +235,13 @@ def draw_rows(
     if not model.bounded:
         raise ValueError("run: an auto-encoder (--posterior point) has no density of z to draw from")
     with seeded(seed):
-        z, arrays = recipe.sample(model, codes)
-    return decode_rows(recipe, model, z), {"z": z.cpu().numpy(), **arrays}
+        drawn = {"codes": model.sample_codes(len(codes), codes)} if recipe.factorial else {}
+        z = model.sample_latent(len(codes), *drawn.values())
+    arrays = {name: part.cpu().numpy() for name, part in ({"z": z} | drawn).items()}
+    for column, words in enumerate(recipe.preprocessing.levels if recipe.rows_are_codes else ()):
+        if words:
+            arrays[f"{WORDS}{column}"] = np.array(words)[arrays["z"][:, column].astype(int)]
+    return decode_rows(model, z), arrays
 
 
 @torch.no_grad()

@@ -27,6 +27,8 @@ BEYOND: Final = "so far from the training data that there is no finite bound"
 FEW: Final = 0.05
 """Share of the steps of a training without a clock; with fewer, networks have hardly left their start."""
 METRICS = "metrics.jsonl"
+TRAINING = "training"
+"""The figure that every run has, and no other command draws."""
 REPORT = "report.json"  # the closing table
 KEPT = "kept.json"
 TOLERANCE = 0.5, 0.005

@@ -29,6 +29,7 @@ from pyro_fmvae.app.runs.run import (
 )
 from pyro_fmvae.data import Kind, Preprocessing
 from pyro_fmvae.files import checkpoint
+from pyro_fmvae.models.factorial_encoder import FactorialEncoder
 
 # The encoder of a run as a program that needs neither Pyro nor this library: ONNX, or torch's own format.
 
@@ -94,6 +95,16 @@ class RawEncoder(nn.Module):
         return torch.cat([counts + known, same.argmax(-1, keepdim=True)], -1)
 
 
+class _Encoding(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model: Any = model
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        encoded: dict[str, Tensor] = self.model.encode(x)
+        return encoded
+
+
 def encoder_program(run: Run, model: Any) -> torch.export.ExportedProgram:
     """The encoder from data in their units to the arrays of ``encode``, for any number of rows.
 
@@ -102,9 +113,9 @@ def encoder_program(run: Run, model: Any) -> torch.export.ExportedProgram:
     Raises:
         ValueError: a model without an encoder, or data that it cannot take by itself.
     """
-    traceable = run.recipe.program(model)
-    if traceable is None:
+    if run.recipe.indexed:
         raise ValueError(f"run: expected a model with an encoder, but --model {run.recipe.name} has none")
+    traceable = FactorialEncoder(model) if run.recipe.factorial else _Encoding(model)
     encoder = deepcopy(RawEncoder(run.preprocessing, traceable)).eval().cpu().requires_grad_(False)
     # Torch 2.6 notes this number as the size of some outputs; onnxruntime reuses buffers of one size, which
     # fails for other numbers of rows where the components of a factor are as many.

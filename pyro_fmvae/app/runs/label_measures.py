@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from pyro_fmvae.app.recipes.labelling import labelled_points
-from pyro_fmvae.app.recipes.recipe import codes_of
+from pyro_fmvae.app.recipes.pictures import codes_of
 from pyro_fmvae.app.runs.by_batches import in_order
 from pyro_fmvae.data import Split
-from pyro_fmvae.evaluate import reference_accuracies
+from pyro_fmvae.evaluate import label_agreement, reference_accuracies
+from pyro_fmvae.learn.cluster_tree import Clusters
 
 if TYPE_CHECKING:
     from pyro_fmvae.app.runs.run import Run
@@ -39,8 +41,8 @@ def references(
     order = torch.randperm(len(used), generator=torch.Generator().manual_seed(run.config.seed))
     drawn = [order[used[order, factor] >= 0][:REFERENCE_POINTS] for factor in run.labelled]
     chosen = torch.cat(drawn).unique()
-    codes = codes_of(run.recipe, model, in_order(train.select(chosen), device)).double().numpy()
-    test_codes = codes_of(run.recipe, model, in_order(rows, device)).double().numpy()
+    codes = codes_of(model, in_order(train.select(chosen), device)).double().numpy()
+    test_codes = codes_of(model, in_order(rows, device)).double().numpy()
     found: dict[str, dict[str, float | None]] = {}
     for name, factor in zip(label_names, run.factors_of(label_names), strict=True):
         truth = rows.labels[:, label_names.index(name)].numpy()
@@ -52,12 +54,29 @@ def references(
     return found
 
 
-def named(run: "Run", measures: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the values of labels in ``classification`` and ``clustering`` their names, as strings."""
-    found = dict(measures)
+def agreement(
+    run: "Run", model: Any, rows: Split, label_names: Sequence[str], device: torch.device
+) -> dict[str, Any]:
+    """Agreement of the codes and clusters of rows with their labels, the values of labels by name.
+
+    See :func:`~pyro_fmvae.evaluate.label_agreement`.
+    """
+    clusters, recipe = Clusters.of_model(model), run.recipe
+
+    def of_rows(x: Tensor) -> Tensor:
+        assert clusters is not None
+        return clusters.assign_encoded(model, model.encode(x))[0]
+
+    found = label_agreement(
+        model,
+        in_order(rows, device),
+        label_names,
+        recipe.factors_of(label_names),
+        recipe.num_values,
+        of_rows if clusters is not None else None,
+    )
     for part in ("classification", "clustering"):
-        if part in measures:
-            found[part] = {name: _named(run, name, of_label) for name, of_label in measures[part].items()}
+        found[part] = {name: _named(run, name, of_label) for name, of_label in found[part].items()}
     return found
 
 

@@ -12,11 +12,18 @@ import torch
 
 from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.labelling import labelled_points, shortened
-from pyro_fmvae.app.recipes.pictures import TRAINING
 from pyro_fmvae.app.runs.by_batches import domination, finite_bound, in_order, map_rows
-from pyro_fmvae.app.runs.closing_table import METRICS, REPORT, SPLITS, SelectedModel, cut_short, lines
+from pyro_fmvae.app.runs.closing_table import (
+    METRICS,
+    REPORT,
+    SPLITS,
+    TRAINING,
+    SelectedModel,
+    cut_short,
+    lines,
+)
 from pyro_fmvae.app.runs.factor_names import values_of
-from pyro_fmvae.app.runs.label_measures import named, references
+from pyro_fmvae.app.runs.label_measures import agreement, references
 from pyro_fmvae.app.runs.pages import PAGE, write_page
 from pyro_fmvae.app.runs.run import FIGURES, Run
 from pyro_fmvae.app.runs.trainer import Trainer
@@ -77,8 +84,8 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
     for name in [tested] if dataset.unseen is None else [tested, "unseen"]:
         splits[name], measured = _measure(trainer, dataset, dataset.split(name))
         rows = measured if name == tested else rows
-    if agreement := _agreement_in_training(trainer, dataset, splits[tested]):
-        splits["train"] = agreement
+    if in_training := _agreement_in_training(trainer, dataset, splits[tested]):
+        splits["train"] = in_training
     selected = SelectedModel.read(run.folder)
     found = {
         "split": tested,
@@ -118,7 +125,7 @@ def _measure(trainer: Trainer, dataset: Dataset, everything: Split) -> tuple[dic
     if rows.labels is None or not run.factorial:
         return measures, rows
     names = dataset.label_names
-    measures |= named(run, run.recipe.agreement(model, in_order(rows, device), names))
+    measures |= agreement(run, model, rows, names, device)
     if classified := measures["classification"]:
         beside = references(run, model, dataset.train, rows, names, device)
         measures["classification"] = {name: classified[name] | beside[name] for name in classified}
@@ -138,8 +145,7 @@ def _agreement_in_training(
         return None
     rows = replace(dataset.train, labels=labels[:, free]).select(known)
     names = [dataset.label_names[column] for column in free]
-    agreement = run.recipe.agreement(trainer.model, in_order(rows, trainer.device), names)
-    return {"n": len(rows)} | named(run, agreement)
+    return {"n": len(rows)} | agreement(run, trainer.model, rows, names, trainer.device)
 
 
 def _labelled(run: Run, dataset: Dataset) -> dict[str, int] | None:
@@ -225,7 +231,9 @@ def draw(run: Run, model: Any, rows: Split, split: str, measures: Mapping[str, A
             clusters agree with best by their ``ari``, which many values do not raise.
     """
     records = [json.loads(line) for line in (run.folder / METRICS).read_text().splitlines()]
-    drawn = run.recipe.draw_figures(model, rows, split, records)
+    shown = records if run.factorial else [{**one, "kl_r": None, "kl_global": None} for one in records]
+    drawn = {TRAINING: figures.training_curves(shown, run.factor_names)}
+    drawn |= run.recipe.draw_figures(model, rows, split, records)
     if confused := _confused(measures):
         drawn["confusion"] = figures.confusion(confused)
     folder = run.folder / FIGURES

@@ -444,7 +444,7 @@ class Run:
         state = read_model(self.folder) if exported else checkpoint.load(self.folder / CHECKPOINT)[0]
         with fitting(self):
             model = self.build_model()
-            self.recipe.match(model, state["model"])
+            model.match(state["model"])
             check_state(model, state["model"])
             model.load_state_dict(state["model"])
         return model.to(device).eval()

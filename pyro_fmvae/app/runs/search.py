@@ -107,7 +107,7 @@ class Index:
         return np.stack([rows for rows, _ in found]), np.stack([values for _, values in found])
 
     def _means(self, x: Tensor) -> Tensor:
-        return self._recipe.code(self._model, x)
+        return self._model.code(x)
 
     def _gammas(self, x: Tensor) -> Tensor:
         return torch.cat(self._model.responsibilities(x), -1)

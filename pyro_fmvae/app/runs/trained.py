@@ -36,7 +36,7 @@ from pyro_fmvae.app.runs.search import Index
 from pyro_fmvae.data import Split
 from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.data.storage import to_uint8
-from pyro_fmvae.evaluate import NEAREST, Neighbours
+from pyro_fmvae.evaluate import NEAREST, Neighbours, edit
 from pyro_fmvae.evaluate.randomness import resolve_device
 from pyro_fmvae.learn.options import count
 
@@ -195,7 +195,7 @@ class TrainedRun:
         """
         rows = self.rows(array)
         with self._naming(rows):
-            return encode_rows(self.run.recipe, self.model, in_order(rows, self.device))
+            return encode_rows(self.model, in_order(rows, self.device))
 
     def decode(self, z: ArrayLike) -> np.ndarray:
         """Decode latent vectors.
@@ -215,7 +215,7 @@ class TrainedRun:
         if not np.isfinite(values).all():
             raise ValueError("z: expected finite numbers, got NaN or infinity")
         latent = torch.from_numpy(values.astype(np.float32)).to(self.device)
-        return in_units(self.run.preprocessing, decode_rows(self.run.recipe, self.model, latent))
+        return in_units(self.run.preprocessing, decode_rows(self.model, latent))
 
     def predict(self, array: Given) -> dict[str, np.ndarray]:
         """Predict the labels that the run was trained on.
@@ -288,9 +288,7 @@ class TrainedRun:
         changes = components_of("settings", [*(settings or {}).items(), *properties.items()], self.run)
         if not changes:
             raise ValueError("settings: expected a property to change, such as eyes=1, got none")
-        recipe, model = self.run.recipe, self.model
-
-        changed = self._map(self.rows(array), lambda x: recipe.edit(model, x, changes))
+        changed = self._map(self.rows(array), lambda x: edit(self.model, x, changes))
         read = isinstance(array, str | PathLike)
         if (read or np.asarray(array).dtype == np.uint8) and self.run.preprocessing.signed:
             return to_uint8(self.run.preprocessing.undo(changed))

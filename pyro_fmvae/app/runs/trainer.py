@@ -281,7 +281,7 @@ class Trainer:
             check_type(one.name, getattr(self.progress, one.name), one.type)
         if min(self.progress.phase, self.progress.step, self.progress.total_steps) < 0:
             raise ValueError(f"a number below 0 in {state['progress']}")
-        self.run.recipe.match(self.model, state["model"])
+        self.model.match(state["model"])
         if not self.finished:
             self.phases[self.progress.phase].enter()
         check_state(self.model, state["model"])

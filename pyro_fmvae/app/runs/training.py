@@ -42,7 +42,7 @@ from pyro_fmvae.files import checkpoint
 from pyro_fmvae.files.checkpoint import alone
 from pyro_fmvae.files.memory import most_used
 from pyro_fmvae.infer.ranks import world
-from pyro_fmvae.learn.component_moves import CODES
+from pyro_fmvae.learn.component_moves import CODES, mixture_of_codes
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.learn.label_spreading import predictors_of_unlearnt
 from pyro_fmvae.learn.options import AUTO, TrainConfig, completed
@@ -537,11 +537,15 @@ def predict_unlearnt(trainer: Trainer, dataset: Dataset) -> None:
 
 
 def cluster_codes(trainer: Trainer, dataset: Dataset) -> None:
-    """Learn clusters of the codes of some training points: see :meth:`Recipe.fit_clusters`."""
-    with torch.no_grad(), evaluating(trainer.model), seeded(trainer.run.config.seed):
+    """Fit a mixture with full covariances to draws from q(z | x), if the only factor has no labels."""
+    recipe, model = trainer.run.recipe, trainer.model
+    if not (recipe.factorial and recipe.gaussian_codes) or len(recipe.factors) > 1 or recipe.labelled:
+        return
+    with torch.no_grad(), evaluating(model), seeded(recipe.config.seed):
         some = torch.randperm(len(dataset.train))[:CODES].sort().values
         batches = in_order(replace(dataset.train.select(some), labels=None), trainer.device)
-        trainer.run.recipe.fit_clusters(trainer.model, batches)
+        z = torch.cat([model.posterior(x).sample() for x, *_ in batches])
+        model.code_mixture = mixture_of_codes(z, recipe.config.seed).to(z.device)
 
 
 class Checkpoints:

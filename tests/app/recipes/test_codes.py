@@ -11,10 +11,9 @@ from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.data.sets.bars import bars_truth
 from pyro_fmvae.data.sets.smileys import load_smiley, smiley
 from pyro_fmvae.distributions import SpikeAndSlab
-from pyro_fmvae.models import BinarySparseCoding, SpikeAndSlabSparseCoding
+from pyro_fmvae.learn.cluster_tree import Clusters
+from pyro_fmvae.models import BinarySparseCoding
 from pyro_fmvae.models.em.binary_em import BinaryEM
-from pyro_fmvae.models.em.spike_and_slab_em import SpikeAndSlabEM
-from pyro_fmvae.models.em.spike_and_slab_rules import MaxRule
 from tests.app.recipes.choices import recipe
 from tests.models.small import binary_data, small_model
 from tests.models.sparse import small_sparse_model
@@ -23,13 +22,13 @@ from tests.small_runs import succeed
 
 def test_a_code_is_the_mean_of_a_gaussian():
     model, x = small_model((2, 3)), binary_data()
-    assert torch.equal(recipe("fmvae").code(model, x), model.encoder(x)[0])
+    assert torch.equal(model.code(x), model.encoder(x)[0])
 
 
 def test_a_sparse_code_has_exact_zeros():
     model, x = small_sparse_model(), binary_data()
     q = SpikeAndSlab(*model.encoder(x))
-    code = recipe("vsc").code(model, x)
+    code = model.code(x)
     assert torch.equal(code != 0, q.probs > 0.5)
     assert torch.equal(code[code != 0], q.loc[code != 0])
     assert 0 < (code == 0).double().mean() < 1
@@ -39,7 +38,7 @@ def test_a_sparse_code_has_exact_zeros():
 def test_a_binary_code_is_what_is_more_likely_than_not(group_size):
     model, x = BinarySparseCoding((2, 3), 20, BinaryEM(4, group_size=group_size)).double(), binary_data()
     torch.nn.init.normal_(model.weight)
-    mean, code = model.posterior(x).mean, recipe("bsc").code(model, x)
+    mean, code = model.posterior(x).mean, model.code(x)
     assert code.dtype == mean.dtype
     assert torch.equal(code, torch.where(mean > 0.5, 1.0, 0.0))
     assert 0 < code.mean() < 1
@@ -48,23 +47,14 @@ def test_a_binary_code_is_what_is_more_likely_than_not(group_size):
 
 def test_codes_are_decoded_by_what_the_model_has():
     model, z = small_model((2, 3)), torch.randn(5, 4)
-    assert torch.equal(recipe("vae").decode(model, z), model.observation.mean(model.decoder(z)))
-    em = SpikeAndSlabEM(MaxRule(), 4)
-    coders = {
-        "bsc": BinarySparseCoding((2, 3), 20, BinaryEM(4)),
-        "max-sparse": SpikeAndSlabSparseCoding((2, 3), 20, em),
-    }
-    for name, coder in coders.items():
-        coder.double()
-        assert torch.equal(recipe(name).decode(coder, z), coder.decode(z))
-        assert recipe(name).decode(coder, z[:, None]).shape == (5, 1, 2, 3)
+    assert torch.equal(model.decode(z), model.observation.mean(model.decoder(z)))
 
 
 def test_codes_of_all_rows_in_order():
     model, x = small_sparse_model().float(), binary_data().float()
     with torch.no_grad():
-        expected = recipe("vsc").code(model, x)
-    codes = codes_of(recipe("vsc"), model, Batches(Split(x), 3, shuffle=False))
+        expected = model.code(x)
+    codes = codes_of(model, Batches(Split(x), 3, shuffle=False))
     assert codes == pytest.approx(expected, abs=1e-6)
 
 
@@ -132,7 +122,7 @@ def test_clusters_of_a_single_factor_are_components_of_its_codes(tmp_path):
     run = load(folder, "cpu")
     encoded = run.encode(x)
     mixture = run.model.code_mixture
-    assert run.run.recipe.clusters(run.model).depth == 0.0
+    assert Clusters.of_model(run.model).depth == 0.0
     gamma = mixture.table(mixture.observations(torch.from_numpy(encoded["mean"]))).softmax(-1)
     np.testing.assert_array_equal(encoded["cluster"], gamma.argmax(-1))
     np.testing.assert_allclose(encoded["cluster_probability"], gamma.amax(-1), atol=1e-6)

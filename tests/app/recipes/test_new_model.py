@@ -10,8 +10,6 @@ import torch
 from pyro_fmvae.app.recipes import RECIPES
 from pyro_fmvae.app.recipes.network_defaults import network_defaults
 from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
-from pyro_fmvae.app.recipes.pictures import TRAINING, training_curves
-from pyro_fmvae.app.recipes.recipe import ComponentsAlone
 from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.learn import VAEJoint
 from pyro_fmvae.learn.options import LatentOptions, check_iterations, completed, option, share_between
@@ -37,11 +35,11 @@ class ShrunkOptions(LatentOptions):
     part: float = option(0.5, "share of z that is seen", share_between)
 
 
-class ShrunkVAE(NetworkRecipe[ShrunkOptions], ComponentsAlone[ShrunkOptions]):
+class ShrunkVAE(NetworkRecipe[ShrunkOptions]):
     """A VAE whose decoder sees a share of z."""
 
     name, title, options = "shrunk", "a VAE that sees less of z", ShrunkOptions
-    factors, labels, spread, indexed, no_gap = (), 0.0, 0.0, False, ""
+    gaussian_codes = True
 
     @classmethod
     def resolve(cls, config, dataset):
@@ -58,23 +56,11 @@ class ShrunkVAE(NetworkRecipe[ShrunkOptions], ComponentsAlone[ShrunkOptions]):
     def phases(self, model):
         return [VAEJoint(model, self.config, budgets_of(self.config)["joint"])]
 
-    def code(self, model, x):
-        return model.posterior(x).mean
-
-    def encode(self, model, x):
-        return {"mean": model.posterior(x).mean}
-
-    def sample(self, model, codes):
-        return model.sample_latent(len(codes)), {}
-
-    def measures(self, model, rows, batches, label_names, split):
+    def measures(self, model, batches, split):
         return {"part": self.config.part}
 
     def summary(self, model):
         return [f"{self.config.part:.0%} of z is seen"]
-
-    def draw_figures(self, model, rows, split, records):
-        return {TRAINING: training_curves(records)}
 
 
 @pytest.fixture

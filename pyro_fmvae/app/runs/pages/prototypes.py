@@ -58,7 +58,7 @@ def prototypes(
     """
     device = next(model.parameters()).device
     rows = rows.select(torch.arange(min(POINTS, len(rows))))
-    encoded = encode_rows(run.recipe, model, in_order(rows, device))
+    encoded = encode_rows(model, in_order(rows, device))
     shown = range(min(FACTORS, len(run.recipe.factors))) if factors is None else factors
     return [
         [(one, _pictures(run, rows, one)) for one in of_factor(run, encoded, factor)[:COMPONENTS]]

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pyro_fmvae.app.recipes.pictures import TRAINING
-from pyro_fmvae.app.runs.closing_table import labelled
+from pyro_fmvae.app.runs.closing_table import TRAINING, labelled
 from pyro_fmvae.app.runs.duration import duration
 from pyro_fmvae.app.runs.pages import markup
 from pyro_fmvae.app.runs.pages.advice import advice
