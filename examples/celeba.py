@@ -186,7 +186,7 @@ def report_accuracy(run, dataset, device):
     """Print how often the components of labelled factors agree with the attributes of test images."""
     model, test = run.load_model(device), dataset.split("test")
     batches = Batches(test, 500, shuffle=False, device=device)
-    found = label_agreement(model, batches, LABELS, run.factors_of(LABELS))["accuracy"]
+    found = label_agreement(model, batches, LABELS, run.recipe.factors_of(LABELS))["accuracy"]
     print(f"attribute    accuracy on {len(test):,} test images   its commoner value")
     for column, name in enumerate(LABELS):
         share = test.labels[:, column].float().mean().item()

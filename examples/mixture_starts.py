@@ -115,7 +115,7 @@ def main() -> None:
     chosen = parser.parse_args()
     try:
         run = Run.open(chosen.run)
-        if not run.factorial:
+        if not run.recipe.factorial:
             parser.error(f"run: expected one of --model fmvae, got {run.recipe.name}")
         model, dataset = run.load_model(torch.device("cpu")), run.load_data(chosen.data_root)
     except (FileNotFoundError, ValueError) as error:

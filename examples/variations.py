@@ -256,7 +256,7 @@ def check(run: Run, variation: str) -> None:
     for name in OTHERWISE_FREE if free else OTHERWISE:
         if getattr(config, name) != getattr(defaults, name):
             raise ValueError(f"run: expected one without --{name.replace('_', '-')}")
-    if not free and (run.labelled or len(set(config.factors)) > 1):
+    if not free and (run.recipe.labelled or len(set(config.factors)) > 1):
         raise ValueError("run: expected factors without labels and of one size")
     phase = "pretrain" if free else "joint"
     if not getattr(config, f"{phase}_iterations"):

@@ -325,7 +325,7 @@ def main() -> None:
     chosen = parser.parse_args()
     trained = load(chosen.run)
     run, model = trained.run, trained.model
-    if not run.image or not run.labelled:
+    if not run.recipe.image or not run.recipe.labelled:
         parser.error(f"run: expected one on images with labelled factors, {chosen.run} is none")
     dataset = run.load_data(chosen.data_root)
     sizes = [max(size, 1) for size in dataset.label_sizes]
@@ -335,7 +335,7 @@ def main() -> None:
     some = some.to(trained.device)
     generation = judged_generation(model, judge, chosen.samples, chosen.seed)
     edits = judged_edits(model, judge, x[some], labels[some], chosen.seed)
-    properties, intended = run.label_names, run.label_names[: len(run.labelled)]
+    properties, intended = run.recipe.label_names, run.recipe.label_names[: len(run.recipe.labelled)]
     measures = ("flipped", "kept", "kept_least", "kept_of_original")
     by_measure = {measure: _named(intended, getattr(edits, measure)) for measure in measures}
     result = {
@@ -350,7 +350,7 @@ def main() -> None:
     if chosen.out is not None:
         chosen.out.mkdir(parents=True, exist_ok=True)
         shown = judged_generation(model, judge, 54, chosen.seed)
-        blind_sheet(run.preprocessing.undo(shown.images)).savefig(chosen.out / "sheet.png", dpi=150)
+        blind_sheet(run.recipe.preprocessing.undo(shown.images)).savefig(chosen.out / "sheet.png", dpi=150)
         with (chosen.out / "key.csv").open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(["image", *intended, *(f"judged {name}" for name in intended)])

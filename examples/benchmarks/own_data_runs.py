@@ -125,14 +125,14 @@ class Trained:
             import pandas
 
             return pandas.read_csv(write(data, self._folder / "new", labelled=False, folder=False))
-        shape = self.run.run.preprocessing.event_shape
+        shape = self.run.run.recipe.preprocessing.event_shape
         grey_as_colours = data.pictures and len(shape) > data.x.ndim - 1
         return np.repeat(data.x[..., None], shape[-1], -1) if grey_as_colours else data.x
 
     def _called(self, name: str, values: Sequence[str], value: int) -> str | int:
         """A value as the run calls it."""
         run = self.run.run
-        named = run.value_names and run.value_names[run.label_names.index(name)]
+        named = run.recipe.value_names and run.recipe.value_names[run.recipe.label_names.index(name)]
         return values[value] if named else value
 
 

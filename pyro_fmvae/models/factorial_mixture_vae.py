@@ -16,7 +16,6 @@ from pyro_fmvae.infer.posteriors import param_statements
 from pyro_fmvae.models.factor_group import NO_PLATE, Hyperprior
 from pyro_fmvae.models.factorial_prior import FactorialPrior
 from pyro_fmvae.models.label_predictor import LabelPredictor, predictors_of
-from pyro_fmvae.models.observed_mixture import ObservedMixture
 from pyro_fmvae.models.shapes import check_integers, of_components
 from pyro_fmvae.models.vae import VAE, Decoding, LocScale
 
@@ -201,12 +200,9 @@ class FactorialMixtureVAE(Decoding, FactorialPrior):
         return codes
 
     def match(self, state_dict: Mapping[str, Any]) -> None:
-        """Prepare for loading a state dictionary: the form of posteriors, predictors, mixture of codes."""
+        """Prepare for loading a state dictionary: the form of posteriors, and shapes of predictors."""
         super().match(state_dict)
         self.predictors = nn.ModuleDict(predictors_of(state_dict, "predictors.")).to(self.gate.device)
-        if (weights := state_dict.get("code_mixture.posteriors.weights.natural")) is not None:
-            mixture = ObservedMixture([0] * self.latent_dim, len(weights), self.num_data, full=True)
-            self.code_mixture = mixture.to(self.gate.device)
 
     def posterior(self, x: Tensor) -> Distribution:
         """q(z | x) for a batch ``[B, *event_shape]``: batch shape [B], event shape [I·D]."""

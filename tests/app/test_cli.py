@@ -21,6 +21,7 @@ import yaml
 from pyro_fmvae import __main__, __version__, checkpoint, load
 from pyro_fmvae.app import cli, commands
 from pyro_fmvae.app.commands.parser import translate
+from pyro_fmvae.app.recipes.fmvae import FMVAE
 from pyro_fmvae.app.runs import training
 from pyro_fmvae.app.runs.run import CHECKPOINT, DERIVED, Run
 from pyro_fmvae.app.runs.trainer import Trainer
@@ -726,14 +727,14 @@ def test_too_large_a_model(files, tmp_path, monkeypatch, error):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(Run, "build_model", fail)
+    monkeypatch.setattr(FMVAE, "build", fail)
     arguments = ["train", "--data", str(files["grey"]), "--out", "new"]
     check_complaint(tmp_path, monkeypatch, arguments, "allocate")
 
 
 def test_a_model_that_no_memory_could_hold(files, tmp_path, monkeypatch):
     """Its size in bytes is beyond int64."""
-    monkeypatch.setattr(Run, "build_model", lambda *_: torch.nn.Linear(2**31 - 1, 2**31 - 1))
+    monkeypatch.setattr(FMVAE, "build", lambda *_: torch.nn.Linear(2**31 - 1, 2**31 - 1))
     arguments = ["train", "--data", str(files["grey"]), "--out", "new"]
     check_complaint(
         tmp_path, monkeypatch, arguments, "not enough memory: Storage size calculation overflowed"
@@ -744,7 +745,7 @@ def test_errors_of_the_program_itself_are_not_hidden(files, tmp_path, monkeypatc
     def fail(*_):
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(Run, "build_model", fail)
+    monkeypatch.setattr(FMVAE, "build", fail)
     status, _, err = train(tmp_path / "run", files["grey"])
     assert status == 1
     assert "unforeseen, please report it" in err and "RuntimeError: a mistake of ours" in err
@@ -803,11 +804,11 @@ def test_data_are_never_overwritten(runs, files, tmp_path, monkeypatch, argument
 
 
 def test_nothing_is_left_of_an_output_that_fails(runs, files, tmp_path, monkeypatch):
-    def half(file, **_):
+    def half(file, *_):
         file.write(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(np, "savez", half)
+    monkeypatch.setattr(np.lib.format, "write_array_header_1_0", half)
     (tmp_path / "x.npz").write_text("old")
     assert command("sample", runs["grey"], "--out", tmp_path / "x.npz") == (
         2,

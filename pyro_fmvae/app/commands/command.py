@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from jsonargparse import ArgumentParser
 
-from pyro_fmvae.learn.options import LARGEST
+from pyro_fmvae.learn.options import count
 
 # The seed of a command's random numbers.
 
@@ -16,13 +16,8 @@ def add_seed(parser: ArgumentParser) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Check that random generators accept a seed.
-
-    Raises:
-        ValueError: they do not.
-    """
-    if not 0 <= seed <= LARGEST:
-        raise ValueError(f"seed: expected a number in 0..{LARGEST}, got {seed}")
+    """Raise ValueError unless random generators accept a seed."""
+    count(0)("seed", seed)
 
 
 class UsageError(Exception):

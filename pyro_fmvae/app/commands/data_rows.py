@@ -78,11 +78,13 @@ def rows_of(
         return dataset.split(split or dataset.tested), dataset.label_names
     if data not in LOADERS and (is_folder(Path(data)) or Path(data).suffix.lower() in READERS):
         words: dict[str, Counter[str]] = {}
-        rows, names = load_file(data, run.preprocessing, run.label_names, run.value_names, words)
+        rows, names = load_file(
+            data, run.recipe.preprocessing, run.recipe.label_names, run.recipe.value_names, words
+        )
         if not by_name:
             return rows, names
         names = _names(run, data, names)
-        values = {name: _values(run, name) for name in names if name in run.label_names}
+        values = {name: _values(run, name) for name in names if name in run.recipe.label_names}
         rows, numbers = known_values(
             rows, names, {name: len(known) for name, known in values.items() if known}
         )
@@ -94,7 +96,7 @@ def rows_of(
         return rows, names
     config, sparse = run.config, run.recipe.reading(run.config, data)
     if sparse is not None:
-        sparse = replace(sparse, transform=run.preprocessing.patches)
+        sparse = replace(sparse, transform=run.recipe.preprocessing.patches)
     root = data_root or config.data_root
     dataset = load(
         data,
@@ -103,7 +105,7 @@ def rows_of(
         image_size=config.image_size,
         sparse=sparse,
     )
-    ours, theirs = run.preprocessing, dataset.preprocessing
+    ours, theirs = run.recipe.preprocessing, dataset.preprocessing
     if (ours.kind, ours.event_shape) != (theirs.kind, theirs.event_shape):
         raise ValueError(
             f"data: the run was trained on {ours.kind.value} data of shape {ours.event_shape}, "
@@ -114,9 +116,9 @@ def rows_of(
 
 def _values(run: Run, name: str) -> list[str]:
     """The values that a label of a run can have; none if it has no names and was not trained on."""
-    column = run.label_names.index(name)
-    size = len(run.value_names[column]) if run.value_names else 0
-    if not size and column in run.labelled:
+    column = run.recipe.label_names.index(name)
+    size = len(run.recipe.value_names[column]) if run.recipe.value_names else 0
+    if not size and column in run.recipe.labelled:
         size = run.recipe.num_values[column]
     return [run.recipe.value_text(column, value) for value in range(size)]
 
@@ -167,17 +169,17 @@ def names_of(run: Run, data: str | None, rows: Split) -> RowNames:
 
 def _names(run: Run, data: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """Name a file's label columns: as the file does, else as in the run's data, in their order there."""
-    if not names or not run.label_names:
+    if not names or not run.recipe.label_names:
         return names
     numbered = names == tuple(f"label{column}" for column in range(len(names)))
-    if not numbered or set(names) == set(run.label_names):
+    if not numbered or set(names) == set(run.recipe.label_names):
         return names
-    if len(names) != len(run.label_names):
-        count = len(run.label_names)
+    if len(names) != len(run.recipe.label_names):
+        count = len(run.recipe.label_names)
         raise ValueError(f"labels: {data} has {len(names)} columns of labels, the run's data have {count}")
     if run.config.label_names is not None and len(names) > 1:  # what order they had before is not known
         raise ValueError(
             f"labels: the run's labels were put in another order by label_names, so {data} has to say, in an "
-            f"array 'label_names', which of its columns is which of {', '.join(run.label_names)}"
+            f"array 'label_names', which of its columns is which of {', '.join(run.recipe.label_names)}"
         )
-    return run.label_names
+    return run.recipe.label_names

@@ -6,7 +6,6 @@ A new figure is a module in :mod:`pyro_fmvae.figures` and an entry in `DRAWINGS`
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from jsonargparse import ArgumentParser
 from pyro_fmvae import figures
 from pyro_fmvae.app.commands.command import Command, add_device, add_run, add_seed, check_seed
 from pyro_fmvae.app.commands.factor_settings import open_factorial, parse_factors, parse_settings
-from pyro_fmvae.app.commands.output_files import check_ending, check_spares_data
+from pyro_fmvae.app.commands.output_files import output_file
 from pyro_fmvae.app.recipes.pictures import factors_of_run
 from pyro_fmvae.app.runs.pages.prototypes import prototypes
 from pyro_fmvae.app.runs.run import FIGURES, Run, is_model_file
@@ -110,7 +109,7 @@ def _information(request: Request) -> Figure:
     varying = ~np.isnan(found[0])
     names = [name for name, known in zip(dataset.label_names, varying, strict=True) if known]
     title = "Mutual information of code and label, as a share of the label's entropy"
-    return figures.property_matrix(found[:, varying], request.run.factor_names, names, title)
+    return figures.property_matrix(found[:, varying], request.run.recipe.factor_names, names, title)
 
 
 DRAWINGS: Final[dict[str, Drawing]] = {
@@ -182,7 +181,7 @@ def draw(
         ValueError: a run without factors or images, an option that the figure does not take, or a bad one.
     """
     opened = open_factorial(run, "draw")
-    if not opened.image:
+    if not opened.recipe.image:
         raise ValueError(f"figure: {figure} needs a run on images, {run} is one on tables")
     drawing = DRAWINGS[figure]
     numbers = {"rows": rows, "draws": draws, "most": most}
@@ -197,10 +196,8 @@ def draw(
         raise ValueError(
             f"out: expected a file to write, {run} is an exported model without a folder of figures"
         )
-    target = Path(out) if out is not None else opened.folder / FIGURES / f"{figure}{drawing.ending}"
-    check_ending(target, (drawing.ending,))
-    if out is not None:
-        check_spares_data(opened, target)
+    own = opened.folder / FIGURES / f"{figure}{drawing.ending}"
+    target = output_file(opened if out else None, out or own, [drawing.ending])
     chosen = None if factors is None else parse_factors(factors, opened)
     if chosen is not None and drawing.count is not None and len(chosen) != drawing.count:
         raise ValueError(f"factors: {figure} takes {drawing.count} of them, got '{factors}'")

@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser
 from pyro_fmvae import figures
 from pyro_fmvae.app.commands.command import Command, add_device, add_run
 from pyro_fmvae.app.commands.factor_settings import open_factorial, parse_settings
-from pyro_fmvae.app.commands.output_files import check_different, check_ending, check_spares_data, save_pixels
+from pyro_fmvae.app.commands.output_files import output_file, save_pixels
 from pyro_fmvae.app.runs.factor_names import values_of
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import whole
@@ -41,27 +41,24 @@ def edit(run: str, image: str, set: str, out: str, compare: str | None, device: 
     Raises:
         ValueError: a run without factors or images, an unreadable image, or a bad setting or file name.
     """
-    opened, target = open_factorial(run, "edit"), Path(out)
-    if not opened.image:
+    opened = open_factorial(run, "edit")
+    if not opened.recipe.image:
         raise ValueError(
             f"run: only images can be edited, {opened.folder} was trained on none; "
             "'pyro-fmvae explore' and, in Python, 'run.edit' change rows of tables"
         )
     changes = parse_settings(set, opened, argument="set")
-    check_ending(target, (".png",))
-    check_spares_data(opened, target)
+    target = output_file(opened, out, [".png"], image=image)
     if compare is not None:
-        check_ending(Path(compare), (".png",), "compare")
-        check_spares_data(opened, Path(compare), "compare")
-    check_different(image=image, out=out, compare=compare)
+        output_file(opened, compare, [".png"], "compare", image=image, out=out)
     place = resolve_device(device)
-    x = whole(read_image(Path(image), opened.preprocessing), place)[0]
+    x = whole(read_image(Path(image), opened.recipe.preprocessing), place)[0]
     model = opened.load_model(place)
     codes = model.codes(x)
     with torch.no_grad():
         z = model.posterior(x).mean
         decoded = model.observation.mean(model.decoder(torch.cat([z, edit_latent(model, z, changes, codes)])))
-    pictures = opened.preprocessing.undo(torch.cat([x, decoded])).cpu()
+    pictures = opened.recipe.preprocessing.undo(torch.cat([x, decoded])).cpu()
     save_pixels(target, pictures[-1])
     if compare is not None:
         figures.save(figures.sample_grid(pictures, 1, len(TITLES), TITLES), Path(compare))
@@ -77,7 +74,7 @@ def _change(run: Run, codes: list[int], changes: Mapping[int, int]) -> str:
     for factor, component in changes.items():
         before, after = values_of(factor, np.array([codes[factor], component]), run)
         change = f"{after} already" if component == codes[factor] else f"{before} became {after}"
-        texts.append(f"{run.factor_names[factor]}: {change}")
+        texts.append(f"{run.recipe.factor_names[factor]}: {change}")
     same = all(component == codes[factor] for factor, component in changes.items())
     return ("nothing changed, " if same else "") + ", ".join(texts)
 

@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jsonargparse import ArgumentParser
 
-from pyro_fmvae.app.commands.annotated_data import H5AD, check_annotates, save_annotated
-from pyro_fmvae.app.commands.array_parts import save_array_parts
 from pyro_fmvae.app.commands.command import Command
 from pyro_fmvae.app.commands.data_rows import add_rows, names_of, rows_of
-from pyro_fmvae.app.commands.output_files import check_different, check_ending, check_spares_data, save_arrays
+from pyro_fmvae.app.commands.output_files import TABLES, output_file, save_array_parts
 from pyro_fmvae.app.commands.row_tables import (
+    H5AD,
     PARQUET,
-    TABLES,
-    check_installed,
+    check_annotates,
     encoded_columns,
     given_parts,
     named_parts,
+    save_annotated,
     save_table,
 )
 from pyro_fmvae.app.runs.by_batches import encoded_parts, in_order, joined, naming_far_rows
@@ -47,13 +46,10 @@ def encode(
     from pyro_fmvae.app.runs import estimator_run  # here, as --help has no use for scikit-learn
 
     if (found := estimator_run.opened(run, device)) is not None:
-        return _encode_by(found, data, split, Path(out))
-    opened, target = Run.open(Path(run)), Path(out)
-    check_ending(target, (".npz", *TABLES, H5AD))
+        return _encode_by(found, data, split, out)
+    opened = Run.open(Path(run))
+    target = output_file(opened, out, (".npz", *TABLES, H5AD), data=data)
     check_annotates(data, target)
-    check_installed(target)
-    check_different(data=data, out=out)
-    check_spares_data(opened, target)
     place = resolve_device(device)
     model = opened.load_model(place)
     rows, _ = rows_of(opened, data, data_root, split, by_name=False)
@@ -64,7 +60,7 @@ def encode(
             added = save_annotated(opened, Path(str(data)), target, joined(parts))
             print(f"wrote {target}: {len(rows):,} rows with {', '.join(added)}")
         elif target.suffix in TABLES:
-            given = given_parts(parts, rows, opened.preprocessing, target.suffix == PARQUET)
+            given = given_parts(parts, rows, opened.recipe.preprocessing, target.suffix == PARQUET)
             named = named_parts(given, names)
             tables = (encoded_columns(opened, part, names.title, rows.comma) for part in named)
             columns = save_table(target, tables, rows.comma)
@@ -75,11 +71,9 @@ def encode(
     return 0
 
 
-def _encode_by(run: "EstimatorRun", data: str | None, split: str | None, target: Path) -> int:
+def _encode_by(run: "EstimatorRun", data: str | None, split: str | None, out: str) -> int:
     """Write the probabilities of states, or the shares of topics."""
-    check_ending(target, (".npz", *TABLES))
-    check_installed(target)
-    check_different(data=data or run.config.data, out=str(target))
+    target = output_file(None, out, (".npz", *TABLES), data=data or run.config.data)
     if split is not None:
         raise ValueError(f"split: expected none, a run of {run.name} encodes all rows")
     arrays = run.codes(run.load(data)[0])
@@ -90,7 +84,7 @@ def _encode_by(run: "EstimatorRun", data: str | None, split: str | None, target:
             columns |= {name: array} if array.ndim == 1 else several
         save_table(target, [columns])
     else:
-        save_arrays(target, arrays)
+        save_array_parts(target, [arrays])
     print(f"wrote {target}: {len(next(iter(arrays.values()))):,} rows with {', '.join(arrays)}")
     return 0
 

@@ -115,7 +115,7 @@ def evaluate(
         )
     with naming_far_rows(model, rows, place, seed):
         result = _bounds(model, batches, num_samples, free_steps, seed)
-    if opened.preprocessing.kind is Kind.TABLE and (sentence := domination(model, rows, place)):
+    if opened.recipe.preprocessing.kind is Kind.TABLE and (sentence := domination(model, rows, place)):
         print(sentence, file=sys.stderr)
     own = data is None or data == opened.config.data
     trained_on = Path(opened.config.data).resolve()
@@ -124,7 +124,7 @@ def evaluate(
     result["used_components"] = opened.recipe.used_components(model)
     if (clusters := Clusters.of_model(model)) is not None:
         result["clusters"] = clusters.number
-    if opened.factorial and rows.labels is not None:
+    if opened.recipe.factorial and rows.labels is not None:
         result |= agreement(opened, model, rows, label_names, place)
     result |= opened.recipe.measures(model, batches, (split or "test") if own else None)
     if result.get("classification"):
@@ -133,7 +133,11 @@ def evaluate(
         )
     if left_out:
         result["left_out"] = left_out
-    missing = [opened.label_names[i] for i in opened.labelled if opened.label_names[i] not in label_names]
+    missing = [
+        opened.recipe.label_names[i]
+        for i in opened.recipe.labelled
+        if opened.recipe.label_names[i] not in label_names
+    ]
     if missing:
         listed = f"its labels are {', '.join(label_names)}" if label_names else "it has no labels"
         print(f"{data} tells nothing about {', '.join(missing)}: {listed}", file=sys.stderr)
@@ -203,10 +207,12 @@ def probe(
     Raises:
         ValueError: training rows or `rows` lack labels, or have none in common.
     """
-    names = tuple(name for name in run.label_names if name in label_names)
+    names = tuple(name for name in run.recipe.label_names if name in label_names)
     if train.labels is None or rows.labels is None or not names:
         raise ValueError("probes: expected labels in the training data and in the data at hand")
-    ours = Split(train.x, train.labels[:, _places(names, run.label_names)], train.resample, train.signed)
+    ours = Split(
+        train.x, train.labels[:, _places(names, run.recipe.label_names)], train.resample, train.signed
+    )
     theirs = Split(rows.x, rows.labels[:, _places(names, label_names)], rows.resample, rows.signed)
     assert theirs.labels is not None
     if not any(len(column[column >= 0].unique()) > 1 for column in theirs.labels.T):
@@ -220,7 +226,7 @@ def probe(
         encode_split(model, ours, PROBE_ROWS, drawn=True, seed=seed, device=device),
         encode_split(model, theirs, drawn=True, seed=seed, device=device),
     )
-    own = run.factors_of(names)
+    own = run.recipe.factors_of(names)
     forest = dci(fitted, scored, seed)
     information = mutual_information(scored.codes, scored.labels)
     return {
@@ -235,8 +241,8 @@ def probe(
                 "informativeness": forest.informativeness,
             },
         },
-        "information": _table(run.factor_names, names, information.nats),
-        "factor_accuracy": _table(run.factor_names, names, factor_accuracy(fitted, scored)),
+        "information": _table(run.recipe.factor_names, names, information.nats),
+        "factor_accuracy": _table(run.recipe.factor_names, names, factor_accuracy(fitted, scored)),
     }
 
 

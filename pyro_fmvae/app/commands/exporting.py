@@ -5,7 +5,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.app.commands.command import Command, add_run
-from pyro_fmvae.app.commands.output_files import check_ending, check_spares_data
+from pyro_fmvae.app.commands.output_files import output_file
 from pyro_fmvae.app.runs.export import FORMATS, export
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.evaluate.randomness import resolve_device
@@ -28,9 +28,8 @@ def export_run(run: str, out: str) -> int:
     Raises:
         ValueError: what is no run, a bad file name, or no encoder where one is asked for.
     """
-    opened, target = Run.open(Path(run)), Path(out)
-    check_ending(target, tuple(FORMATS))
-    check_spares_data(opened, target)
+    opened = Run.open(Path(run))
+    target = output_file(opened, out, FORMATS)
     export(opened, opened.load_model(resolve_device("cpu")), target)
     print(f"wrote {target}: {target.stat().st_size:,} bytes")
     return 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from pyro_fmvae.app.runs.factor_names import component_number, factor_number
+from pyro_fmvae.app.runs.factor_names import component_number, components_of, factor_number
 from pyro_fmvae.app.runs.run import Run
 
 
@@ -44,8 +44,7 @@ def open_factorial(folder: str, purpose: str) -> Run:
         ValueError: the folder is no run, or its model has no factors.
     """
     run = Run.open(Path(folder))
-    if not run.factorial:
-        raise ValueError(f"run: {purpose} needs factors, but this run's model ({run.recipe.name}) has none")
+    run.recipe.check_factors("run", purpose)
     return run
 
 
@@ -77,13 +76,7 @@ def parse_settings(text: str, run: Run, argument: str = "settings") -> dict[int,
     Raises:
         ValueError: an unknown factor or component, or a factor set twice.
     """
-    settings: dict[int, int] = {}
-    for part in text.split(","):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not (name and equals and value):
-            raise ValueError(f"{argument}: expected such as hat=1,6=3, got '{text}'")
-        factor = factor_number(argument, name, run)
-        if factor in settings:
-            raise ValueError(f"{argument}: expected different factors, got '{text}'")
-        settings[factor] = component_number(argument, factor, value, run)
-    return settings
+    settings = [tuple(piece.strip() for piece in part.partition("=")) for part in text.split(",")]
+    if not all(map(all, settings)):
+        raise ValueError(f"{argument}: expected such as hat=1,6=3, got '{text}'")
+    return components_of(argument, [(name, value) for name, _, value in settings], run)

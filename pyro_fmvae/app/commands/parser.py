@@ -3,14 +3,13 @@
 import re
 from argparse import SUPPRESS, Action
 from collections.abc import Sequence, Set
-from contextlib import suppress
 from typing import Any, NoReturn
 
 import yaml
 from jsonargparse import ArgumentParser, get_loader, set_loader
 
 from pyro_fmvae.app.commands.command import UsageError
-from pyro_fmvae.files.untrusted import DEEPEST, LARGEST
+from pyro_fmvae.files.untrusted import LARGEST
 from pyro_fmvae.learn.options import flag
 
 PROGRAM = "pyro-fmvae"
@@ -35,14 +34,9 @@ class Parser(ArgumentParser):
     def format_help(self, *args: Any) -> str:
         return self.brief or super().format_help(*args)
 
-    def parse_args(self, args: Any = None, *rest: Any, **others: Any) -> Any:
-        for text in args or ():
-            try:
-                _check_string(text.partition("=")[2] if text.startswith("--") else text)
-            except ValueError as error:
-                raise UsageError(f"{text[:20]}…: {error}") from None
+    def parse_args(self, *args: Any, **others: Any) -> Any:
         try:
-            return super().parse_args(args, *rest, **others)
+            return super().parse_args(*args, **others)
         except OverflowError:  # of an integer of hundreds of digits
             raise UsageError("expected numbers that float32 holds, got a larger one") from None
 
@@ -66,49 +60,17 @@ class HelpAll(Action):
 def load_yaml(text: str) -> Any:
     """Load YAML, of which JSON is a part, without constructors of Python's objects.
 
-    It is gone through first, without building anything: loaders call themselves at each level, and would end
-    the process.
-
     Raises:
-        ValueError: it is too large, is nested too deeply, or has aliases (``*name``), by which a short text
-            stands for one without end.
+        ValueError: it is too large, or is nested too deeply.
         yaml.YAMLError: it is no YAML.
     """
     largest = LARGEST if text.lstrip().startswith("{") else LONGEST_YAML
     if len(text) > largest:
         raise ValueError(f"expected at most {largest:,} characters, got {len(text):,}")
-    _check_depth(text)
-    return get_loader("yaml")(text)
-
-
-def _check_depth(text: str, strings: bool = True) -> None:
-    """Raise ValueError if YAML is nested too deeply or has aliases.
-
-    Args:
-        text: to check.
-        strings: check the strings in it, too: jsonargparse loads those of options that are not text.
-    """
-    depth = 0
     try:
-        for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            if isinstance(event, yaml.AliasEvent):
-                raise ValueError(f"aliases, such as *{event.anchor}, are not read")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                raise ValueError(f"nested more than {DEEPEST} levels deep")
-            if strings and isinstance(event, yaml.ScalarEvent):
-                _check_string(event.value)
-    except yaml.scanner.ScannerError as error:
-        if "nesting depth" in str(error):  # PyYAML from 6.0.4 on reads ahead, and has a limit of its own
-            raise ValueError(f"nested more than {DEEPEST} levels deep") from error
-        raise
-
-
-def _check_string(text: str) -> None:
-    """Raise ValueError if a string, loaded as YAML, would be nested too deeply or have aliases."""
-    if len(text) > DEEPEST:
-        with suppress(yaml.YAMLError):
-            _check_depth(text, strings=False)
+        return get_loader("yaml")(text)
+    except RecursionError:  # PyYAML from 6.0.4 on has a limit of its own
+        raise ValueError("nested too deeply") from None
 
 
 set_loader(YAML, load_yaml, (yaml.YAMLError, ValueError))

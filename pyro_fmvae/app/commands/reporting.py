@@ -5,7 +5,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser
 
 from pyro_fmvae.app.commands.command import Command, add_device, add_run
-from pyro_fmvae.app.commands.output_files import check_ending
+from pyro_fmvae.app.commands.output_files import output_file
 from pyro_fmvae.app.runs.pages import PAGE, write_comparison, write_page
 from pyro_fmvae.app.runs.run import Run, saved
 from pyro_fmvae.evaluate.randomness import resolve_device
@@ -39,8 +39,7 @@ def report(run: str, compare: list[str] | None, out: str | None, data_root: str 
     from pyro_fmvae.app.runs import estimator_run  # here, as --help has no use for scikit-learn
 
     if not compare and estimator_run.opened(run) is not None:
-        target = Path(out) if out is not None else Path(run) / PAGE
-        check_ending(target, (".html",))
+        target = output_file(None, out or Path(run) / PAGE, [".html"])
         estimator_run.write_page(Path(run), target)
         print(f"wrote {target}")
         return 0
@@ -48,8 +47,7 @@ def report(run: str, compare: list[str] | None, out: str | None, data_root: str 
     for one in runs:
         one.check_folder("the records of its training")
     opened = runs[0]
-    target = Path(out) if out is not None else opened.folder / (COMPARISON if compare else PAGE)
-    check_ending(target, (".html",))
+    target = output_file(None, out or opened.folder / (COMPARISON if compare else PAGE), [".html"])
     if compare:
         if len({one.folder.resolve() for one in runs}) < len(runs):
             raise ValueError("compare: expected different runs")

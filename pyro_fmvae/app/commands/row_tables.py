@@ -1,39 +1,34 @@
-"""Tables that commands write, a row per point: .csv, and Parquet where pyarrow is installed."""
+"""What commands write of rows: .csv and Parquet tables, and additions to .h5ad files."""
 
 import csv
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_fmvae.app.commands.output_files import TABLES
 from pyro_fmvae.app.runs.by_batches import WORDS, filled_columns, joined, named_columns, taken_columns
-from pyro_fmvae.app.runs.factor_names import component_names, values_of
+from pyro_fmvae.app.runs.factor_names import values_of
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data import Preprocessing, Split
+from pyro_fmvae.data.own.h5ad_file import member, opened
 from pyro_fmvae.data.own.row_names import RowNames
 from pyro_fmvae.files import checkpoint
 
-CSV, PARQUET = ".csv", ".parquet"
-TABLES: Final = (CSV, PARQUET)
-"""Endings of the files that hold tables."""
+CSV, PARQUET = TABLES
+H5AD: Final = ".h5ad"
 GROUP: Final = 16 << 20
 """Bytes of rows that a Parquet file has in a group, about."""
 CODES, MEAN, PREDICTED = "codes", "mean", "predicted"
 CLUSTER: Final = ("cluster", "cluster_probability")
 GIVEN: Final = "given "
 """Begins the names under which the columns of a table are with the encodings of its rows."""
-
-
-def check_installed(target: Path) -> None:
-    """Raise ValueError if writing this file needs a package that is not installed."""
-    if target.suffix == PARQUET and find_spec("pyarrow") is None:
-        raise ValueError("out: Parquet needs pyarrow: pip install 'pyro_fmvae[parquet]', or write .csv")
 
 
 def named_parts(
@@ -94,7 +89,7 @@ def encoded_columns(
 
     Args:
         run: whose model encoded them.
-        arrays: of :meth:`~pyro_fmvae.app.recipes.recipe.Recipe.encode`, each [n, ...], by name, with the
+        arrays: of the model's ``encode``, each [n, ...], by name, with the
             names of the points before them, and the columns of a table as they were given under `GIVEN`.
         title: what these names are.
         comma: what was given has decimal commas.
@@ -115,9 +110,9 @@ def encoded_columns(
     if run.recipe.rows_are_codes:
         means = torch.from_numpy(arrays[MEAN])
         own = (
-            filled_columns(run.preprocessing, means, given, comma)
+            filled_columns(run.recipe.preprocessing, means, given, comma)
             if given
-            else named_columns(run.preprocessing, means)
+            else named_columns(run.recipe.preprocessing, means)
         )
         left_out.append(MEAN)
     return _with_data(columns, own, _flat(arrays, without=left_out))
@@ -162,11 +157,11 @@ def factor_columns(
 ) -> dict[str, np.ndarray]:
     """Columns of factors and clusters: see :func:`encoded_columns`; without responsibilities, codes alone."""
     columns = {}
-    for factor, name in enumerate(run.factor_names):
+    for factor, name in enumerate(run.recipe.factor_names):
         codes = columns[f"{name} code"] = arrays[CODES][:, factor]
-        if component_names(factor, run):
+        if run.recipe.component_names(factor):
             columns[f"{name} value"] = values_of(factor, codes, run)
-        if PREDICTED in arrays and factor in run.labelled:
+        if PREDICTED in arrays and factor in run.recipe.labelled:
             columns[f"{name} {PREDICTED}"] = values_of(factor, arrays[PREDICTED][:, factor], run)
         if gammas:
             columns[f"{name} probability"] = gammas[factor][np.arange(len(codes)), codes]
@@ -239,3 +234,61 @@ def _grouped(parts: Iterable[Mapping[str, np.ndarray]]) -> Iterator[dict[str, np
             found = []
     if found:
         yield joined(found)
+
+
+# Encodings beside the data that they are of, in a .h5ad file of AnnData.
+
+
+def check_annotates(data: str | None, target: Path) -> None:
+    """Raise ValueError if a .h5ad file is to be written, but the data are none."""
+    if target.suffix == H5AD and (data is None or Path(data).suffix != H5AD):
+        raise ValueError(f"out: a {H5AD} file is written beside the data of one: give --data cells{H5AD}")
+
+
+def save_annotated(run: Run, source: Path, target: Path, arrays: Mapping[str, np.ndarray]) -> list[str]:
+    """Write a copy of a .h5ad file with the encodings of its rows, in one step; make missing folders.
+
+    Codes, the names of their values, their probabilities and clusters become columns of ``obs``; all other
+    arrays go to ``obsm``, the means as ``X_fmvae``, by the name of the model.
+
+    Args:
+        run: whose model encoded the rows.
+        source: the file with the rows.
+        target: the file to write.
+        arrays: as the model's ``encode`` gives them, each [n, ...], by name.
+
+    Returns:
+        The names that were added.
+
+    Raises:
+        ValueError: the file has one of these names already, or its ``obs`` or ``obsm`` lies elsewhere.
+    """
+    gammas = [arrays[f"responsibilities_{factor}"] for factor in range(len(run.recipe.factors))]
+    columns = factor_columns(run, arrays, gammas) if run.recipe.factorial else {}
+    beside = {name: array for name, array in arrays.items() if name not in (CODES, MEAN, PREDICTED, *CLUSTER)}
+    beside = {f"X_{run.recipe.name}": arrays[MEAN], **beside}
+
+    def write(path: Path) -> None:
+        shutil.copyfile(source, path)
+        with opened(path, "r+") as file:
+            _add(file, "obs", columns, source)
+            _add(file, "obsm", beside, source)
+            obs = file["obs"]
+            order = [str(name) for name in obs.attrs.get("column-order", ())]
+            obs.attrs["column-order"] = np.array([*order, *columns], dtype=object)
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomically(target, write)
+    return [*(f"obs[{name!r}]" for name in columns), *(f"obsm[{name!r}]" for name in beside)]
+
+
+def _add(file: Any, name: str, arrays: Mapping[str, np.ndarray], source: Path) -> None:
+    from anndata.io import write_elem
+
+    if name not in file:
+        write_elem(file, name, {})
+    group = member(file, name, source)
+    for key, array in arrays.items():
+        if key in group:
+            raise ValueError(f"out: {source} has {name}[{key!r}] already")
+        write_elem(group, key, array)

@@ -7,8 +7,8 @@ from jsonargparse import ArgumentParser
 from pyro_fmvae import figures
 from pyro_fmvae.app.commands.command import Command, add_device, add_run, add_seed, check_seed
 from pyro_fmvae.app.commands.factor_settings import parse_codes
-from pyro_fmvae.app.commands.output_files import check_ending, check_spares_data, save_arrays
-from pyro_fmvae.app.commands.row_tables import TABLES, check_installed, drawn_columns, save_table
+from pyro_fmvae.app.commands.output_files import TABLES, output_file, save_array_parts
+from pyro_fmvae.app.commands.row_tables import drawn_columns, save_table
 from pyro_fmvae.app.recipes.pictures import as_pixels
 from pyro_fmvae.app.runs.by_batches import draw_rows
 from pyro_fmvae.app.runs.run import Run
@@ -41,23 +41,21 @@ def sample(run: str, out: str, codes: str | None, grid: str, seed: int, device: 
     Raises:
         ValueError: bad codes, a bad grid or file name, or a model without a density of z.
     """
-    opened, target = Run.open(Path(run)), Path(out)
+    opened = Run.open(Path(run))
     check_seed(seed)
     rows, columns = _grid(grid)
-    check_ending(target, (".npz", ".png") if opened.image else (".npz", *TABLES))
-    check_installed(target)
-    check_spares_data(opened, target)
-    if codes is not None and not opened.factorial:
-        raise ValueError(f"codes: a {opened.recipe.name} has no factors that codes could be given to")
+    target = output_file(opened, out, (".npz", ".png") if opened.recipe.image else (".npz", *TABLES))
+    if codes is not None:
+        opened.recipe.check_factors("codes", "choosing them")
     wanted = parse_codes(codes, opened).expand(rows * columns, -1)
     model = opened.load_model(resolve_device(device))
     mean, arrays = draw_rows(opened.recipe, model, wanted, seed)
     if target.suffix == ".npz":
-        save_arrays(target, {"x": in_units(opened.preprocessing, mean), **arrays})
+        save_array_parts(target, [{"x": in_units(opened.recipe.preprocessing, mean), **arrays}])
     elif target.suffix in TABLES:
         save_table(target, [drawn_columns(opened, mean, arrays)])
     else:
-        figures.save(figures.sample_grid(as_pixels(opened.preprocessing, mean), rows, columns), target)
+        figures.save(figures.sample_grid(as_pixels(opened.recipe.preprocessing, mean), rows, columns), target)
     print(f"wrote {target}")
     return 0
 

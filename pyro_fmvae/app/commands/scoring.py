@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 from jsonargparse import ArgumentParser
 
-from pyro_fmvae.app.commands.array_parts import save_array_parts
 from pyro_fmvae.app.commands.command import Command, add_seed, check_seed
 from pyro_fmvae.app.commands.data_rows import add_rows, names_of, rows_of
-from pyro_fmvae.app.commands.output_files import check_different, check_ending, check_spares_data
-from pyro_fmvae.app.commands.row_tables import TABLES, check_installed, named_parts, save_table
+from pyro_fmvae.app.commands.output_files import TABLES, output_file, save_array_parts
+from pyro_fmvae.app.commands.row_tables import named_parts, save_table
 from pyro_fmvae.app.runs.by_batches import COMPARED, in_order, scored_parts
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.evaluate import NEAREST, Neighbours, outlier_scores, threshold
@@ -65,12 +64,8 @@ def score(
         if number is not None and number < 1:
             raise ValueError(f"{name}: expected a number >= 1, got {number}")
     check_seed(seed)
-    target = Path(out)
-    check_ending(target, (".npz", *TABLES))
-    check_installed(target)
-    check_different(data=data, out=out)
     opened = Run.open(Path(run))
-    check_spares_data(opened, target)
+    target = output_file(opened, out, (".npz", *TABLES), data=data)
     place = resolve_device(device)
     model = opened.load_model(place)
     rows, _ = rows_of(opened, data, data_root, split, by_name=False)

@@ -10,8 +10,8 @@ from jsonargparse import ArgumentParser
 from pyro_fmvae import figures
 from pyro_fmvae.app.commands.command import Command
 from pyro_fmvae.app.commands.data_rows import add_rows, names_of, rows_of
-from pyro_fmvae.app.commands.output_files import check_different, check_ending, check_spares_data
-from pyro_fmvae.app.commands.row_tables import TABLES, check_installed, save_table
+from pyro_fmvae.app.commands.output_files import TABLES, output_file
+from pyro_fmvae.app.commands.row_tables import save_table
 from pyro_fmvae.app.recipes.pictures import as_pixels
 from pyro_fmvae.app.recipes.settings import is_own
 from pyro_fmvae.app.runs.run import Run
@@ -63,11 +63,7 @@ def search(
     opened = Run.open(Path(run))
     count(1)("n", n)
     if out is not None:
-        check_ending(Path(out), (*TABLES, ".png") if opened.image else TABLES)
-        check_installed(Path(out))
-        check_different(data=data, out=out)
-        check_different(like=like, out=out)
-        check_spares_data(opened, Path(out))
+        output_file(opened, out, (*TABLES, ".png") if opened.recipe.image else TABLES, data=data, like=like)
     if data is None and split is None and is_own(opened.config):
         data = opened.config.data  # whole
     queries = _queries(opened, like)
@@ -95,7 +91,7 @@ def _queries(run: Run, like: str) -> Split:
         FileNotFoundError, ValueError: it is neither, or it does not fit the run.
     """
     if Path(like).suffix.lower() in SUFFIXES:
-        return read_image(Path(like), run.preprocessing)
+        return read_image(Path(like), run.recipe.preprocessing)
     return rows_of(run, like, None, None, by_name=False)[0]
 
 
@@ -130,7 +126,7 @@ def _draw(run: Run, queries: Split, rows: Split, found: np.ndarray, target: Path
         splits = queries.select(torch.tensor([number])), rows.select(torch.from_numpy(of_query))
         shown += [whole(split)[0] for split in splits]
     titles = ["like", *map(str, range(1, found.shape[1] + 1))] * (len(shown) // 2)
-    pictures = as_pixels(run.preprocessing, torch.cat(shown))
+    pictures = as_pixels(run.recipe.preprocessing, torch.cat(shown))
     figures.save(figures.sample_grid(pictures, len(shown) // 2, found.shape[1] + 1, titles), target)
 
 

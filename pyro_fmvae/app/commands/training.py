@@ -18,7 +18,6 @@ from pyro_fmvae.app.commands.command import Command, UsageError
 from pyro_fmvae.app.commands.parser import PROGRAM, Parser
 from pyro_fmvae.app.recipes.registry import (
     DEFAULT,
-    OF_TABLES,
     SMALL_TABLES,
     all_options,
     choose_model,
@@ -29,7 +28,6 @@ from pyro_fmvae.app.recipes.registry import (
     recipe_of,
     titles,
 )
-from pyro_fmvae.app.recipes.settings import table_options, with_columns
 from pyro_fmvae.app.runs.launching import first_alone, first_before_others, is_restart_of
 from pyro_fmvae.app.runs.run import (
     DERIVED,
@@ -97,10 +95,8 @@ def _by_data(options: Mapping[str, Any], typed: Set[str]) -> str:
     check_type("data", options["data"], str)
     own = options_of(DEFAULT)
     known = {**all_options(), **own}
-    given = {name for name, value in options.items() if name in typed or value != unset(known[name])}
-    said = {name: options[name] for name in OF_TABLES}
-    table = table_options(with_columns(configure(SMALL_TABLES, **said), {}))
-    return choose_model(options["data"], given, options.get("factors"), table)
+    given = {name: one for name, one in options.items() if name in typed or one != unset(known[name])}
+    return choose_model(options["data"], given)
 
 
 def inherited(typed: Set[str], given: Mapping[str, Any]) -> Set[str] | None:

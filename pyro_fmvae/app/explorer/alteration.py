@@ -45,7 +45,7 @@ def open_picture(explored: Exploration, path: Path) -> Split:
         FileNotFoundError: there is no such file.
         ValueError: it is no image, or the run was trained on something else.
     """
-    return read_image(path, explored.run.preprocessing)
+    return read_image(path, explored.run.recipe.preprocessing)
 
 
 def open_row(explored: Exploration, cells: list[str]) -> Split:
@@ -54,7 +54,7 @@ def open_row(explored: Exploration, cells: list[str]) -> Split:
     Raises:
         ValueError: another number of cells, or one that is no number or unknown word.
     """
-    preprocessing = explored.run.preprocessing
+    preprocessing = explored.run.recipe.preprocessing
     shown = [column for column in range(preprocessing.event_shape[0]) if column not in preprocessing.ignored]
     if len(cells) != len(shown):
         raise ValueError(f"row: expected {len(shown)} cells, got {len(cells)}")
@@ -75,8 +75,7 @@ def read(explored: Exploration, point: Split) -> Reading:
         ValueError: a model without factors, or a point without a finite bound.
     """
     run, model = explored.run, explored.trained.model
-    if not run.factorial:
-        raise ValueError(f"run: a code needs factors, but this run's model ({run.recipe.name}) has none")
+    run.recipe.check_factors("run", "a code")
     with naming_far_rows(model, point, explored.trained.device, argument="point"):
         gammas = model.responsibilities(whole(point, explored.trained.device)[0])
     likeliest = []
@@ -107,7 +106,7 @@ def change(explored: Exploration, point: Split, factor: int, component: int) -> 
     before, after = model.reconstruct(x), edit(model, x, {factor: component})
     read_after = model.codes(after)[0].tolist()
     others = []
-    for other, name in enumerate(run.factor_names):
+    for other, name in enumerate(run.recipe.factor_names):
         if other != factor:
             was, now = values_of(other, np.array([present.codes[other], read_after[other]]), run)
             others.append((name, str(was), str(now)))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_fmvae.app.recipes.pictures import as_pixels
 from pyro_fmvae.app.runs.by_batches import encode_rows, in_order, named_columns
-from pyro_fmvae.app.runs.factor_names import rename, rename_all, values_of
+from pyro_fmvae.app.runs.factor_names import rename_all, values_of
 from pyro_fmvae.app.runs.pages.prototypes import POINTS
 from pyro_fmvae.data import Split
 from pyro_fmvae.data.own.row_names import ROW, RowNames, row_names
@@ -84,13 +84,13 @@ class Exploration:
     @property
     def factors(self) -> list[tuple[str, int]]:
         """Names of the factors, and their numbers."""
-        return [(name, factor) for factor, name in enumerate(self.run.factor_names)]
+        return [(name, factor) for factor, name in enumerate(self.run.recipe.factor_names)]
 
     def rename(self, factor: int, component: int, name: str) -> None:
-        """Give a component a name: see :func:`~pyro_fmvae.app.runs.factor_names.rename`."""
+        """Give a component a name: see :func:`~pyro_fmvae.app.runs.factor_names.rename_all`."""
         self.check_folder()
         value = component % self.run.recipe.num_values[factor]
-        self.trained.run = rename(self.run, factor, value, name)
+        self.trained.run = rename_all(self.run, factor, None, {value: name})
 
     def name_factor(self, factor: int, own: str, components: Sequence[int], values: str) -> None:
         """Name a factor and its components.
@@ -125,13 +125,13 @@ class Exploration:
 
     def pictures(self, x: Tensor) -> list[np.ndarray]:
         """Images as the model sees them ``[n, *event_shape]``, as uint8 for the page, small ones enlarged."""
-        pixels = to_uint8(as_pixels(self.run.preprocessing, x.cpu()))
+        pixels = to_uint8(as_pixels(self.run.recipe.preprocessing, x.cpu()))
         times = max(1, -(-ENLARGED // max(pixels.shape[1:3])))
         return list(pixels.repeat(times, 1).repeat(times, 2))
 
     def table(self, x: Tensor) -> tuple[list[str], list[list[str]]]:
         """Rows of a table as the model sees them [n, D], as text: the names of the columns, and the cells."""
-        columns = dict(named_columns(self.run.preprocessing, x.cpu()))
+        columns = dict(named_columns(self.run.recipe.preprocessing, x.cpu()))
         cells = [[_cell(value) for value in values.tolist()] for values in columns.values()]
         return list(columns), [list(row) for row in zip(*cells, strict=True)]
 

@@ -92,7 +92,7 @@ def factor_view(explored: Exploration, point: Draws, factor: int) -> FactorView:
     for component, _ in shares:
         moved.append(_at_mean(explored, z, [*code[:factor], component, *code[factor + 1 :]], factor))
     notes = [
-        f"{explored.run.factor_names[factor]}: {names[k % recipe.num_values[factor]]}"
+        f"{explored.run.recipe.factor_names[factor]}: {names[k % recipe.num_values[factor]]}"
         + ("" if share is None else f" ({percent(share)})".replace(" %", "\N{NO-BREAK SPACE}%"))
         for k, share in shares
     ]

@@ -48,11 +48,8 @@ def within(recipe: Recipe[Any], model: Any, code: Sequence[int], factor: int) ->
         model: as trained.
         code: component of each factor.
         factor: whose component.
-
-    Raises:
-        ValueError: a model without factors.
     """
-    raise ValueError(f"factor: a {recipe.name} has no factors")
+    raise NotImplementedError
 
 
 @within.register
@@ -125,7 +122,7 @@ def described(explored: Exploration, codes: np.ndarray) -> dict[str, str]:
     run = explored.run
     return {
         name: str(values_of(factor, codes[factor : factor + 1], run)[0])
-        for factor, name in enumerate(run.factor_names)
+        for factor, name in enumerate(run.recipe.factor_names)
     }
 
 
@@ -200,13 +197,13 @@ def save(explored: Exploration, drawn: Draws, target: Path) -> Path:
         target: the file, in an existing folder.
     """
     names = [described(explored, code) for code in drawn.codes]
-    header, cells = list(explored.run.factor_names), [list(one.values()) for one in names]
+    header, cells = list(explored.run.recipe.factor_names), [list(one.values()) for one in names]
     with ZipFile(target, "w") as archive:
         with archive.open("draws.npz", "w") as file:
-            x = in_units(explored.run.preprocessing, drawn.x)
+            x = in_units(explored.run.recipe.preprocessing, drawn.x)
             np.savez(file, x=x, z=drawn.z, codes=drawn.codes)
-        if explored.run.image:
-            for number, pixels in enumerate(to_uint8(as_pixels(explored.run.preprocessing, drawn.x))):
+        if explored.run.recipe.image:
+            for number, pixels in enumerate(to_uint8(as_pixels(explored.run.recipe.preprocessing, drawn.x))):
                 with archive.open(f"{number}.png", "w") as file:
                     Image.fromarray(pixels).save(file, format="PNG")
         else:

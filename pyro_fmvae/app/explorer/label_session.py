@@ -187,13 +187,12 @@ class LabelSession:
 
     def __init__(self, explored: Exploration) -> None:
         run = explored.run
-        if not run.factorial:
-            raise ValueError(f"run: labels need factors, but this run's model ({run.recipe.name}) has none")
+        run.recipe.check_factors("run", "labelling")
         self.explored = explored
         self.properties: dict[str, Property] = {}
-        for factor in run.labelled:
+        for factor in run.recipe.labelled:
             values = [name for name, _ in explored.choices(factor)]
-            self.properties[run.label_names[factor]] = Property(values)
+            self.properties[run.recipe.label_names[factor]] = Property(values)
         for name, texts in read_labels(run.folder, explored.row_names.values.tolist()).items():
             found = self.properties.setdefault(name, Property([]))
             found.values += sorted(set(texts.values()) - set(found.values))
@@ -202,14 +201,14 @@ class LabelSession:
         self._base = replace(run.recipe, num_data=len(explored.points))
         self._recipe: Recipe[Any] = self._base
         self._model = explored.trained.model
-        self._columns = [run.label_names[factor] for factor in run.labelled]
+        self._columns = [run.recipe.label_names[factor] for factor in run.recipe.labelled]
         self._values: dict[str, tuple[str, ...]] = {}  # of the further properties that the model has
         self._probabilities = self._read(explored.encoded)
 
     def _labels_of_training(self) -> Tensor:
         """Labels that the run was trained on, of the points, int64 [N, L], -1 = unknown."""
         run, points = self.explored.run, self.explored.points
-        if not run.labelled:
+        if not run.recipe.labelled:
             return torch.full((len(points), 0), -1)
         return labelled_points(run.recipe, points).labels
 
@@ -232,7 +231,9 @@ class LabelSession:
                 raise ValueError(f"property: expected names of 1 to {LONGEST} characters, got '{text}'")
         check_printable([name, *values], "property")
         known = self.properties.get(name, Property([]))
-        if name in self._columns[: len(self.explored.run.labelled)] and set(values) - set(known.values):
+        if name in self._columns[: len(self.explored.run.recipe.labelled)] and set(values) - set(
+            known.values
+        ):
             raise ValueError(f"property: '{name}' was trained on, its values are {', '.join(known.values)}")
         merged = [*known.values, *(value for value in dict.fromkeys(values) if value not in known.values)]
         if len(merged) < 2:
@@ -310,7 +311,7 @@ class LabelSession:
         labelled = {name: one for name, one in self.properties.items() if one.given}
         if not labelled:
             raise ValueError("refine: expected a label, none was given yet")
-        trained = self._columns[: len(self.explored.run.labelled)]
+        trained = self._columns[: len(self.explored.run.recipe.labelled)]
         values = {name: tuple(one.values) for name, one in labelled.items() if name not in trained}
         for name in values:
             if len(set(labelled[name].given.values())) < 2:

@@ -46,18 +46,18 @@ def layout(explored: Exploration) -> gr.Blocks:
     title = run.folder.resolve().name
     with gr.Blocks(title=title, analytics_enabled=False) as page:
         gr.Markdown(f"# {plain(title)}\n{run.recipe.title}, {describe_data(run)}")
-        if run.factorial:
+        if run.recipe.factorial:
             with gr.Tab("Factors"):
                 factors_tab(explored, page)
         with gr.Tab("Generate"):
             generate_tab(explored, page)
-        if run.factorial:
+        if run.recipe.factorial:
             with gr.Tab("Edit"):
                 edit_tab(explored, page)
         if explored.rows is None:
             gr.Markdown(f"Clusters, labels and outliers need the training points. {plain(explored.note)}")
             return page
-        if run.factorial:
+        if run.recipe.factorial:
             with gr.Tab("Clusters"):
                 clusters_tab(explored, page)
             with gr.Tab("Label these next"):

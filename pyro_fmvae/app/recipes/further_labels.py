@@ -44,9 +44,9 @@ def further(
         The recipe with these factors, and a model that goes on from ``model``.
 
     Raises:
-        ValueError: a model without factors, or networks that cannot take further ones.
+        ValueError: networks that cannot take further factors.
     """
-    raise ValueError(f"run: further labels need factors, but {recipe.name} has none")
+    raise NotImplementedError
 
 
 @further.register
@@ -102,11 +102,8 @@ def refine(recipe: Recipe[Any], model: Any, rows: Split, budget: Budget, behind:
         rows: training points, with labels [N, L] of which one is known at least.
         budget: iterations or minutes of learning.
         behind: factors of further labels.
-
-    Raises:
-        ValueError: a model without factors.
     """
-    raise ValueError(f"run: refining needs factors, but {recipe.name} has none")
+    raise NotImplementedError
 
 
 @refine.register

@@ -164,20 +164,14 @@ def class_activity(recipe: Recipe[Any], codes: Tensor, rows: Split) -> dict[str,
     values = codes.double().numpy()
     if labels.shape[1] == 1:
         found = activity(values, labels[:, 0].numpy())
-        titles = [value_name(recipe.value_names, 0, value) for value in found.classes.tolist()]
+        titles = [recipe.value_text(0, value) for value in found.classes.tolist()]
         return {"activity": figures.class_activity(found.share_by_class, titles, high=1.0)}
     shares, titles = [], []
     for column, name in enumerate(recipe.label_names):
         found = activity(values, labels[:, column].numpy())
         shares += list(found.share_by_class)
-        titles += [f"{name} {value_name(recipe.value_names, column, v)}" for v in found.classes.tolist()]
+        titles += [f"{name} {recipe.value_text(column, v)}" for v in found.classes.tolist()]
     return {"activity": figures.class_activity(np.stack(shares), titles, high=1.0)}
-
-
-def value_name(value_names: Sequence[Sequence[str]], column: int, value: int) -> str:
-    """Name of a value of a label, or its number."""
-    names = value_names[column] if value_names else ()
-    return names[value] if names else str(value)
 
 
 def sparse_pictures(recipe: Recipe[Any], model: Any, rows: Split, codes: Tensor) -> dict[str, Figure]:

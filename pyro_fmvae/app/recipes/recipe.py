@@ -219,6 +219,13 @@ class Recipe(ABC, Generic[Options]):
         trained = {self.label_names[factor]: factor for factor in self.labelled}
         return [trained.get(name) for name in label_names]
 
+    def check_factors(self, argument: str, purpose: str) -> None:
+        """Raise ValueError, naming the argument and what needs them, if z has no factors."""
+        if not self.factorial:
+            raise ValueError(
+                f"{argument}: {purpose} needs factors, but this run's model ({self.name}) has none"
+            )
+
     def used_components(self, model: Any) -> list[int]:
         """Components in use of each factor; none where z has no factors."""
         used: list[int] = model.used_components() if self.factorial else []

@@ -1,6 +1,6 @@
 """All models of the command line, by name."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -11,13 +11,12 @@ from torch import Tensor
 from pyro_fmvae.app.recipes.bsc import BSC
 from pyro_fmvae.app.recipes.fmvae import FMVAE
 from pyro_fmvae.app.recipes.recipe import Recipe
-from pyro_fmvae.app.recipes.settings import checked
+from pyro_fmvae.app.recipes.settings import checked, table_options, with_columns
 from pyro_fmvae.app.recipes.slab_sparse_coding import LinearSparse, MaxSparse
 from pyro_fmvae.app.recipes.table_mixture import Mixture
 from pyro_fmvae.app.recipes.vae import PlainVAE
 from pyro_fmvae.app.recipes.vsc import VSC
 from pyro_fmvae.data import Dataset
-from pyro_fmvae.data.loader import TableOptions
 from pyro_fmvae.data.own.files import READERS, read
 from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.own.on_disk import open_file
@@ -84,23 +83,22 @@ def recipe_named(model: str) -> type[Recipe[Any]]:
     return RECIPES[model]
 
 
-def choose_model(
-    data: str | InMemory,
-    given: Collection[str] = (),
-    factors: Sequence[int] | None = None,
-    table: TableOptions | None = None,
-) -> str:
+def choose_model(data: str | InMemory, given: Mapping[str, Any] | None = None) -> str:
     """The model of data, where none is asked for: a mixture of the rows of a small table, else networks.
 
     Args:
         data: name or path, or what Python holds.
-        given: names of the options that are given. One that only networks have asks for networks.
-        factors: components of each factor, if given. More than one factor asks for networks.
-        table: what is said about the columns of a table.
+        given: options that are given. One that only networks have asks for networks, and so do several
+            factors.
 
     Raises:
-        FileNotFoundError, ValueError: a malformed table.
+        FileNotFoundError, ValueError: a malformed table, or options out of range.
     """
+    given = given or {}
+    said = {name: given[name] for name in OF_TABLES if name in given}
+    kinds = dict(data.kinds) if isinstance(data, InMemory) else {}
+    table = table_options(with_columns(configure(SMALL_TABLES, **said), kinds))
+    factors = given.get("factors")
     path = data if isinstance(data, InMemory) else Path(data)
     if {"time", "series"} & set(given):
         return SEQUENCES

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from pyro_fmvae.app.runs.factor_names import as_json, component_names
+from pyro_fmvae.app.runs.factor_names import as_json
 from pyro_fmvae.app.runs.pages.model_card import model_card
 from pyro_fmvae.app.runs.run import (
     COMPONENT_NAMES,
@@ -116,11 +116,11 @@ def encoder_program(run: Run, model: Any) -> torch.export.ExportedProgram:
     if run.recipe.indexed:
         raise ValueError(f"run: expected a model with an encoder, but --model {run.recipe.name} has none")
     traceable = FactorialEncoder(model) if run.recipe.factorial else _Encoding(model)
-    encoder = deepcopy(RawEncoder(run.preprocessing, traceable)).eval().cpu().requires_grad_(False)
+    encoder = deepcopy(RawEncoder(run.recipe.preprocessing, traceable)).eval().cpu().requires_grad_(False)
     # Torch 2.6 notes this number as the size of some outputs; onnxruntime reuses buffers of one size, which
     # fails for other numbers of rows where the components of a factor are as many.
     rows = 97
-    x = torch.zeros((rows, *run.preprocessing.event_shape), dtype=encoder.dtype)
+    x = torch.zeros((rows, *run.recipe.preprocessing.event_shape), dtype=encoder.dtype)
     dims = {0: torch.export.Dim("rows", max=1 << 40)}  # without max, torch 2.6 does not exclude 2^63 - 1
     with _without_checks(), torch.no_grad():
         program = torch.export.export(encoder, (x,), dynamic_shapes=(dims,), strict=False)
@@ -163,8 +163,10 @@ def write_encoder(run: Run, model: Any, path: Path) -> None:
 
 def _names(run: Run) -> dict[str, Any]:
     """``names``, factor → names of its leading components, if they have any; ``batches``, their words."""
-    of_factors = {name: list(component_names(factor, run)) for factor, name in enumerate(run.factor_names)}
-    counts, levels = run.preprocessing.counts, run.preprocessing.levels
+    of_factors = {
+        name: list(run.recipe.component_names(factor)) for factor, name in enumerate(run.recipe.factor_names)
+    }
+    counts, levels = run.recipe.preprocessing.counts, run.recipe.preprocessing.levels
     words = levels[counts.batch] if levels and counts is not None and counts.batch is not None else ()
     return {"names": of_factors} | ({"batches": list(words)} if words else {})
 

@@ -43,7 +43,7 @@ def factor_number(argument: str, text: str, run: "Run") -> int:
         ValueError: there is no such factor.
     """
     count = len(run.recipe.factors)
-    names = {name: i for i, name in enumerate(run.factor_names) if name != f"factor {i}"}
+    names = {name: i for i, name in enumerate(run.recipe.factor_names) if name != f"factor {i}"}
     if text in names:
         return names[text]
     if text.isdecimal() and int(text) < count:
@@ -66,18 +66,13 @@ def component_number(argument: str, factor: int, text: str, run: "Run", otherwis
         ValueError: there is no such component.
     """
     size = run.recipe.factors[factor]
-    names = component_names(factor, run)
+    names = run.recipe.component_names(factor)
     if text in names:
         return names.index(text)
     if text.isdecimal() and int(text) < size:
         return int(text)
     listed = f"{otherwise}0..{size - 1}" + (f" or one of {', '.join(names)}" if names else "")
     raise ValueError(f"{argument}: expected {listed} for factor {factor}, got '{text}'")
-
-
-def component_names(factor: int, run: "Run") -> tuple[str, ...]:
-    """Names of a factor's leading components, if one has a name: see :meth:`Recipe.component_names`."""
-    return run.recipe.component_names(factor)
 
 
 def components_of(
@@ -140,28 +135,10 @@ def values_of(factor: int, components: np.ndarray, run: "Run") -> np.ndarray:
     A value without a name has its number for one.
     """
     size = run.recipe.num_values[factor]
-    names, values = component_names(factor, run), components % size
+    names, values = run.recipe.component_names(factor), components % size
     if not names:
         return values
     return np.array([*names, *map(str, range(len(names), size))])[values]
-
-
-def rename(run: "Run", factor: int, component: int, name: str) -> "Run":
-    """Give a component a name, which the run's folder keeps; an empty one takes it away.
-
-    Args:
-        run: the run.
-        factor, component: by number.
-        name: without numbers of other components, and without what parts codes on a command line.
-
-    Returns:
-        The run with all names that its folder has now.
-
-    Raises:
-        FileNotFoundError: the folder no longer exists.
-        ValueError: there is no such component, or it cannot have this name.
-    """
-    return rename_all(run, factor, None, {component: name})
 
 
 def rename_all(run: "Run", factor: int, own: str | None, components: Mapping[int, str]) -> "Run":
@@ -190,15 +167,15 @@ def rename_all(run: "Run", factor: int, own: str | None, components: Mapping[int
     for component, name in components.items():
         if name := name.strip():
             check_name(name, component)
-            if name in component_names(factor, _named(run, names)):
+            if name in _named(run, names).recipe.component_names(factor):
                 raise ValueError(f"name: another component of the factor is called '{name}' already")
             of_factor[component] = name
     if own is not None:
         of_factors.pop(factor, None)
-        present = _named(run, names).factor_names
+        present = _named(run, names).recipe.factor_names
         if (own := own.strip()) and own != present[factor]:
             check_name(own, factor)
-            if factor in run.labelled:
+            if factor in run.recipe.labelled:
                 raise ValueError(f"name: factor {factor} has that of its label, '{present[factor]}'")
             if own in present:
                 raise ValueError(f"name: another factor is called '{own}' already")

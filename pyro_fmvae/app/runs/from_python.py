@@ -6,15 +6,12 @@ from typing import Any
 import numpy as np
 
 from pyro_fmvae.app.recipes.registry import (
-    OF_TABLES,
-    SMALL_TABLES,
     all_options,
     choose_model,
     configure,
     options_of,
     own_first,
 )
-from pyro_fmvae.app.recipes.settings import table_options, with_columns
 from pyro_fmvae.app.runs import training
 from pyro_fmvae.app.runs.trained import TrainedRun, load
 from pyro_fmvae.data.own.in_memory import InMemory
@@ -68,9 +65,7 @@ def train(
         if held is not None and held.x is None:
             given["header"] = "yes"
         if model is None:
-            said = {one: given[one] for one in OF_TABLES if one in given}
-            asked = with_columns(configure(SMALL_TABLES, **said), dict(held.kinds) if held else {})
-            model = choose_model(held or name, given, given.get("factors"), table_options(asked))
+            model = choose_model(held or name, given)
         if labels is not None and (held is None or "labels" in options_of(model)):
             given["labels"] = _value("labels", labels) if held is None else 1.0
         run, status = training.train(

@@ -39,12 +39,12 @@ def references(
     assert rows.labels is not None
     used = labelled_points(run.recipe, train).labels
     order = torch.randperm(len(used), generator=torch.Generator().manual_seed(run.config.seed))
-    drawn = [order[used[order, factor] >= 0][:REFERENCE_POINTS] for factor in run.labelled]
+    drawn = [order[used[order, factor] >= 0][:REFERENCE_POINTS] for factor in run.recipe.labelled]
     chosen = torch.cat(drawn).unique()
     codes = codes_of(model, in_order(train.select(chosen), device)).double().numpy()
     test_codes = codes_of(model, in_order(rows, device)).double().numpy()
     found: dict[str, dict[str, float | None]] = {}
-    for name, factor in zip(label_names, run.factors_of(label_names), strict=True):
+    for name, factor in zip(label_names, run.recipe.factors_of(label_names), strict=True):
         truth = rows.labels[:, label_names.index(name)].numpy()
         if factor is None or not (truth >= 0).any():
             continue
@@ -91,5 +91,5 @@ def _named(run: "Run", label: str, measures: Mapping[str, Any]) -> dict[str, Any
 
 def _text(run: "Run", label: str, value: int) -> str:
     """Name of a value; the number itself of a label that the run's data do not have."""
-    known = label in run.label_names
-    return run.recipe.value_text(run.label_names.index(label), value) if known else str(value)
+    known = label in run.recipe.label_names
+    return run.recipe.value_text(run.recipe.label_names.index(label), value) if known else str(value)

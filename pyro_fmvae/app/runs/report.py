@@ -48,7 +48,7 @@ def collapses(trainer: Trainer) -> list[str]:
         A sentence for each of these factors, by the rule of :func:`~pyro_fmvae.evaluate.overcalled`.
     """
     run, labels = trainer.run, trainer.training.labels
-    if labels is None or not run.labelled:
+    if labels is None or not run.recipe.labelled:
         return []
     rows = (labels < 0).any(-1).nonzero().squeeze(-1)[:CHECKED_POINTS]
     if not len(rows):
@@ -57,17 +57,17 @@ def collapses(trainer: Trainer) -> list[str]:
     with seeded(0):
         codes = map_rows(trainer.model.predicted_codes, in_order(unlabelled, trainer.device))
     sentences = []
-    for factor in run.labelled:
+    for factor in run.recipe.labelled:
         known = labels[:, factor] >= 0
         values = codes[~known[rows], factor] % run.recipe.num_values[factor]
         found = overcalled(values, labels[known, factor])
         if found is not None:
             value = values_of(factor, np.array([found.value]), run)[0]
             sentences.append(
-                f"{run.label_names[factor]}: {found.predicted:.0%} of the training points without this label "
-                f"are called {value}, of the labels {found.labelled:.0%} are; either the factor has "
-                f"collapsed, or {value} is commoner in the data than among the labels, as where these were "
-                "chosen value by value"
+                f"{run.recipe.label_names[factor]}: {found.predicted:.0%} of the training points without "
+                f"this label are called {value}, of the labels {found.labelled:.0%} are; either the factor "
+                f"has collapsed, or {value} is commoner in the data than among the labels, as where "
+                "these were chosen value by value"
             )
     return sentences
 
@@ -91,7 +91,7 @@ def report(trainer: Trainer, dataset: Dataset) -> None:
         "split": tested,
         "splits": splits,
         "labelled": _labelled(run, dataset),
-        "columns": shown_plan(run.preprocessing.plan, run.preprocessing.powers),
+        "columns": shown_plan(run.recipe.preprocessing.plan, run.recipe.preprocessing.powers),
         "summary": [*(selected.summary() if selected else ()), *run.recipe.summary(model)],
         "warnings": [
             *(selected.warnings() if selected else ()),
@@ -120,9 +120,9 @@ def _measure(trainer: Trainer, dataset: Dataset, everything: Split) -> tuple[dic
     measures: dict[str, Any] = {**bounds, "left_out": len(everything) - len(rows)}
     if not model.bounded:
         measures |= {"elbo": None, "kl_z": None}
-    if not run.factorial:
+    if not run.recipe.factorial:
         del measures["kl_r"], measures["kl_global"]
-    if rows.labels is None or not run.factorial:
+    if rows.labels is None or not run.recipe.factorial:
         return measures, rows
     names = dataset.label_names
     measures |= agreement(run, model, rows, names, device)
@@ -137,9 +137,11 @@ def _agreement_in_training(
 ) -> dict[str, Any] | None:
     """Agreement of codes with unused labels of training points, if no other points have these labels."""
     run, labels = trainer.run, dataset.train.labels
-    if labels is None or not run.factorial or measures["accuracy"] or measures["clustering"]:
+    if labels is None or not run.recipe.factorial or measures["accuracy"] or measures["clustering"]:
         return None
-    free = [column for column, factor in enumerate(run.factors_of(dataset.label_names)) if factor is None]
+    free = [
+        column for column, factor in enumerate(run.recipe.factors_of(dataset.label_names)) if factor is None
+    ]
     known = (labels[:, free] >= 0).any(-1).nonzero().squeeze(-1)
     if not len(known):
         return None
@@ -150,9 +152,9 @@ def _agreement_in_training(
 
 def _labelled(run: Run, dataset: Dataset) -> dict[str, int] | None:
     """How many training points are labelled; None of a run without labels."""
-    if not run.labelled:
+    if not run.recipe.labelled:
         return None
-    return {"used": labelled_points(run.recipe, dataset.train).used, "of": run.num_data}
+    return {"used": labelled_points(run.recipe, dataset.train).used, "of": run.recipe.num_data}
 
 
 def _cut_short(run: Run, steps: int, selected: SelectedModel | None) -> list[str]:
@@ -161,8 +163,8 @@ def _cut_short(run: Run, steps: int, selected: SelectedModel | None) -> list[str
         return []
     config, usual = run.config, run.config.usual_steps
     more = "--max-minutes" if config.max_minutes else "--time-limit"
-    side = max(run.preprocessing.event_shape[:2])
-    sized = run.image and side >= 2 * LEAST_SIDE and is_folder(Path(config.data))
+    side = max(run.recipe.preprocessing.event_shape[:2])
+    sized = run.recipe.image and side >= 2 * LEAST_SIDE and is_folder(Path(config.data))
     smaller = f", or make the pictures smaller (--image-size {side // 2})" if sized else ""
     return [
         f"the time was up after {steps:,} of {usual:,} steps, so the model has hardly learnt and its results "
@@ -179,10 +181,14 @@ def _warnings(run: Run, dataset: Dataset, measures: Mapping[str, Any]) -> list[s
         )
     elif not dataset.validated:
         found.append("there are no validation points: training was watched on its own points")
-    if not run.labelled:
+    if not run.recipe.labelled:
         return found
     found += labelled_points(run.recipe, dataset.train).scarce
-    missing = [name for name in run.factor_names[: len(run.labelled)] if name not in measures["accuracy"]]
+    missing = [
+        name
+        for name in run.recipe.factor_names[: len(run.recipe.labelled)]
+        if name not in measures["accuracy"]
+    ]
     if missing:
         found.append(
             f"no validation or test point has a known label of {', '.join(missing)}; "
@@ -193,7 +199,7 @@ def _warnings(run: Run, dataset: Dataset, measures: Mapping[str, Any]) -> list[s
 
 def _dominated(trainer: Trainer, rows: Split) -> list[str]:
     """A sentence about rows of a table that decide its mean bound, if there are a few such."""
-    if trainer.run.preprocessing.kind is not Kind.TABLE:
+    if trainer.run.recipe.preprocessing.kind is not Kind.TABLE:
         return []
     return [*filter(None, [domination(trainer.model, rows, trainer.device)])]
 
@@ -201,8 +207,8 @@ def _dominated(trainer: Trainer, rows: Split) -> list[str]:
 def _untested(run: Run, dataset: Dataset, missing: Set[str]) -> list[str]:
     """A sentence for each label, but for the missing ones, with values that no tested point has."""
     found = []
-    for factor in run.labelled:
-        name, splits = run.label_names[factor], (dataset.train, dataset.split(dataset.tested))
+    for factor in run.recipe.labelled:
+        name, splits = run.recipe.label_names[factor], (dataset.train, dataset.split(dataset.tested))
         trained, tested = (_values(split, factor) for split in splits)
         if name not in missing and trained - tested:
             values = [f"'{run.recipe.value_text(factor, value)}'" for value in sorted(trained - tested)]
@@ -231,8 +237,8 @@ def draw(run: Run, model: Any, rows: Split, split: str, measures: Mapping[str, A
             clusters agree with best by their ``ari``, which many values do not raise.
     """
     records = [json.loads(line) for line in (run.folder / METRICS).read_text().splitlines()]
-    shown = records if run.factorial else [{**one, "kl_r": None, "kl_global": None} for one in records]
-    drawn = {TRAINING: figures.training_curves(shown, run.factor_names)}
+    shown = records if run.recipe.factorial else [{**one, "kl_r": None, "kl_global": None} for one in records]
+    drawn = {TRAINING: figures.training_curves(shown, run.recipe.factor_names)}
     drawn |= run.recipe.draw_figures(model, rows, split, records)
     if confused := _confused(measures):
         drawn["confusion"] = figures.confusion(confused)

@@ -26,6 +26,7 @@ from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.files import checkpoint
 from pyro_fmvae.files.untrusted import check_printable, check_type, read_json
 from pyro_fmvae.learn.options import ESTIMATORS, TrainConfig
+from pyro_fmvae.models import ObservedMixture
 
 # The machine that a run is trained on.
 
@@ -339,50 +340,6 @@ class Run:
         config: TrainConfig = self.recipe.config
         return config
 
-    @property
-    def num_data(self) -> int:
-        """N, points in the training set."""
-        return self.recipe.num_data
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """Transform of raw data into the model's input."""
-        return self.recipe.preprocessing
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """One per label column of the data set, those that are trained on first."""
-        return self.recipe.label_names
-
-    @property
-    def value_names(self) -> tuple[tuple[str, ...], ...]:
-        """Per label column, names of its values; empty where they are numbers."""
-        return self.recipe.value_names
-
-    @property
-    def factorial(self) -> bool:
-        """True if its model has factors, with components and codes."""
-        return self.recipe.factorial
-
-    @property
-    def labelled(self) -> tuple[int, ...]:
-        """Factors that labels were trained on: the leading ones."""
-        return self.recipe.labelled
-
-    @property
-    def factor_names(self) -> tuple[str, ...]:
-        """Name of each factor: its label, or its number, as in codes."""
-        return self.recipe.factor_names
-
-    def factors_of(self, label_names: Sequence[str]) -> list[int | None]:
-        """The factor that was trained on each of these labels, None where there is none."""
-        return self.recipe.factors_of(label_names)
-
-    @property
-    def image(self) -> bool:
-        """True if a data point is an image."""
-        return self.recipe.image
-
     def with_options(self, **changes: Any) -> "Run":
         """A run with some options changed; defaults are not resolved again."""
         return replace(self, recipe=replace(self.recipe, config=replace(self.config, **changes)))
@@ -398,18 +355,20 @@ class Run:
         """
         root = data_root or self.config.data_root
         config = _found(self.config, root)
-        dataset = load_data(config, Path(root) if root else None, self.preprocessing.event_shape)
-        if (number := len(dataset.train)) != self.num_data:
+        dataset = load_data(config, Path(root) if root else None, self.recipe.preprocessing.event_shape)
+        if (number := len(dataset.train)) != self.recipe.num_data:
             raise ValueError(
-                f"data: {self.num_data} training points were expected, but there are {number} now"
+                f"data: {self.recipe.num_data} training points were expected, but there are {number} now"
             )
-        if dataset.label_names != self.label_names:
-            before, now = (", ".join(names) or "none" for names in (self.label_names, dataset.label_names))
+        if dataset.label_names != self.recipe.label_names:
+            before, now = (
+                ", ".join(names) or "none" for names in (self.recipe.label_names, dataset.label_names)
+            )
             raise ValueError(
                 f"data: the labels of '{config.data}' were {before} when the run was started; they "
                 f"are {now} now"
             )
-        if dataset.preprocessing != self.preprocessing:
+        if dataset.preprocessing != self.recipe.preprocessing:
             raise ValueError(
                 f"data: '{config.data}' has changed since this run was started; train again, or pass the new "
                 "file with --data"
@@ -424,15 +383,11 @@ class Run:
 
     def _check_values(self, dataset: Dataset) -> None:
         """Raise ValueError if a label's values have other names than in the run, where both say which."""
-        values = zip(self.label_names, self.value_names, dataset.value_names, strict=False)
+        values = zip(self.recipe.label_names, self.recipe.value_names, dataset.value_names, strict=False)
         for label, known, found in values:
             if known != found:
                 expected, got = (", ".join(names) or "numbers" for names in (known, found))
                 raise ValueError(f"data: the values of '{label}' were {expected}; they are {got} now")
-
-    def build_model(self) -> Any:
-        """The untrained model."""
-        return self.recipe.build()
 
     def load_model(self, device: torch.device) -> Any:
         """The model as it was at the last checkpoint; of a finished run its best one.
@@ -443,8 +398,8 @@ class Run:
         exported = is_model_file(self.folder)
         state = read_model(self.folder) if exported else checkpoint.load(self.folder / CHECKPOINT)[0]
         with fitting(self):
-            model = self.build_model()
-            model.match(state["model"])
+            model = self.recipe.build()
+            match(model, state["model"])
             check_state(model, state["model"])
             model.load_state_dict(state["model"])
         return model.to(device).eval()
@@ -508,6 +463,14 @@ def _found(config: TrainConfig, root: str | None) -> TrainConfig:
             f"data: {moved} does not exist; give the folder that now holds '{data.name}' with --data-root"
         )
     return replace(config, data=str(moved.resolve()))
+
+
+def match(model: Any, state: Mapping[str, Tensor]) -> None:
+    """Prepare a model for loading a state dictionary, with a mixture of codes if that has one."""
+    model.match(state)
+    if (weights := state.get("code_mixture.posteriors.weights.natural")) is not None:
+        mixture = ObservedMixture([0] * model.latent_dim, len(weights), model.num_data, full=True)
+        model.code_mixture = mixture.to(next(model.parameters()).device)
 
 
 def check_state(model: torch.nn.Module, state: Any) -> None:

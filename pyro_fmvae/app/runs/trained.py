@@ -1,7 +1,6 @@
 """A finished run in Python: arrays in, arrays out, in the units and with the names of the run's data."""
 
 import base64
-import json
 from collections.abc import Callable
 from functools import cached_property
 from html import escape
@@ -29,8 +28,10 @@ from pyro_fmvae.app.runs.by_batches import (
     naming_far_rows,
     scored_parts,
 )
-from pyro_fmvae.app.runs.closing_table import METRICS, REPORT, SelectedModel, lines, read_report
+from pyro_fmvae.app.runs.closing_table import lines
 from pyro_fmvae.app.runs.factor_names import Settings, codes_to_draw, components_of, values_of
+from pyro_fmvae.app.runs.pages.evidence import Evidence
+from pyro_fmvae.app.runs.pages.measure_tables import terms_of
 from pyro_fmvae.app.runs.run import FIGURES, Run
 from pyro_fmvae.app.runs.search import Index
 from pyro_fmvae.data import Split
@@ -111,20 +112,20 @@ PICTURES: Final = ("factors", "dictionary", "reconstructions", "columns", "train
 """Figures that stand for a run: the first of them that it has."""
 
 
-def card(run: Run, bounded: bool) -> str:
+def card(run: Run) -> str:
     """HTML of a run: its validation measures, its closing table, and one of its figures, embedded.
 
     Args:
         run: the run; records or figures that it lacks are left out.
-        bounded: whether its model has a bound.
     """
+    evidence = Evidence.of(run)
     rows = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(text)}</td></tr>"
-        for name, text in _measures(run, bounded).items()
+        for name, text in _measures(evidence).items()
     )
     html = f"<p><b>{escape(str(run.folder))}</b></p><table>{rows}</table>"
-    if report := read_report(run.folder / REPORT):
-        html += f"<pre>{escape(chr(10).join(lines(report)))}</pre>"
+    if evidence.report:
+        html += f"<pre>{escape(chr(10).join(lines(evidence.report)))}</pre>"
     figures = (run.folder / FIGURES / f"{name}.png" for name in PICTURES)
     figure = next((path for path in figures if path.is_file()), None)
     if figure is None:
@@ -133,24 +134,17 @@ def card(run: Run, bounded: bool) -> str:
     return f"{html}<img alt='{figure.stem}' src='data:image/png;base64,{content}'>"
 
 
-def _measures(run: Run, bounded: bool) -> dict[str, str]:
+def _measures(evidence: Evidence) -> dict[str, str]:
     """Model, data and the record of the model that was kept, or the last one, as text."""
-    data = f"{Path(run.config.data).name}, {run.num_data:,} training points"
+    run, record = evidence.run, evidence.closing
+    data = f"{Path(run.config.data).name}, {run.recipe.num_data:,} training points"
     described = {"model": run.recipe.title, "data": data}
-    path = run.folder / METRICS
-    lines = path.read_text().splitlines() if path.is_file() else []
-    if not lines:
-        return described
-    records = {(record["phase"], record["step"]): record for record in map(json.loads, lines)}
-    selected = SelectedModel.read(run.folder)
-    *_, last = records
-    record = records[(selected.kept.phase, selected.kept.total_steps) if selected else last]
-    described["step"] = f"{record['step']:,}, in phase {record['phase']}"
-    terms = ["elbo", "reconstruction", "kl_z"] if bounded else ["reconstruction"]
-    for term in [*terms, "kl_r"] if run.factorial else terms:
-        described[f"validation {term}"] = f"{record[term]:.2f} nats per point"
-    used = zip(run.factor_names, record["used_components"], run.recipe.factors, strict=True)
-    return described | {name: f"{number} of {size} components in use" for name, number, size in used}
+    if record:
+        described["step"] = f"{record['step']:,}, in phase {record['phase']}"
+        terms = {f"validation {term}": record[term] for term in terms_of(evidence)}
+        described |= {term: f"{value:.2f} nats per point" for term, value in terms.items()}
+    used = {name: f"{number} of {size} components in use" for name, (number, size) in evidence.used.items()}
+    return described | used
 
 
 class TrainedRun:
@@ -215,7 +209,7 @@ class TrainedRun:
         if not np.isfinite(values).all():
             raise ValueError("z: expected finite numbers, got NaN or infinity")
         latent = torch.from_numpy(values.astype(np.float32)).to(self.device)
-        return in_units(self.run.preprocessing, decode_rows(self.model, latent))
+        return in_units(self.run.recipe.preprocessing, decode_rows(self.model, latent))
 
     def predict(self, array: Given) -> dict[str, np.ndarray]:
         """Predict the labels that the run was trained on.
@@ -233,10 +227,13 @@ class TrainedRun:
             ValueError: a run without labels, or bad data: see :meth:`encode`.
         """
         run = self.run
-        if not run.labelled:
+        if not run.recipe.labelled:
             raise ValueError(f"run: predict needs labels, {run.folder} was trained without; see encode")
         codes = self._map(self.rows(array), self.model.predicted_codes).numpy()
-        return {run.label_names[factor]: values_of(factor, codes[:, factor], run) for factor in run.labelled}
+        return {
+            run.recipe.label_names[factor]: values_of(factor, codes[:, factor], run)
+            for factor in run.recipe.labelled
+        }
 
     # ------------------------------------------------------------------ generation
 
@@ -262,9 +259,9 @@ class TrainedRun:
         count(1)("n", n)
         count(0)("seed", seed)
         if codes is not None:
-            self._needs_factors("codes", "choosing them")
+            self.run.recipe.check_factors("codes", "choosing them")
         mean, arrays = draw_rows(self.run.recipe, self.model, codes_to_draw(n, codes, self.run), seed)
-        return {"x": in_units(self.run.preprocessing, mean), **arrays}
+        return {"x": in_units(self.run.recipe.preprocessing, mean), **arrays}
 
     def edit(self, array: Given, settings: Settings | None = None, /, **properties: str | int) -> np.ndarray:
         """Change properties of data: encode, give some factors other components, decode.
@@ -284,15 +281,15 @@ class TrainedRun:
             ValueError: a model without factors, an unknown property or value, one given twice, or bad data:
                 see :meth:`encode`.
         """
-        self._needs_factors("run", "edit")
+        self.run.recipe.check_factors("run", "edit")
         changes = components_of("settings", [*(settings or {}).items(), *properties.items()], self.run)
         if not changes:
             raise ValueError("settings: expected a property to change, such as eyes=1, got none")
         changed = self._map(self.rows(array), lambda x: edit(self.model, x, changes))
         read = isinstance(array, str | PathLike)
-        if (read or np.asarray(array).dtype == np.uint8) and self.run.preprocessing.signed:
-            return to_uint8(self.run.preprocessing.undo(changed))
-        return in_units(self.run.preprocessing, changed)
+        if (read or np.asarray(array).dtype == np.uint8) and self.run.recipe.preprocessing.signed:
+            return to_uint8(self.run.recipe.preprocessing.undo(changed))
+        return in_units(self.run.recipe.preprocessing, changed)
 
     # ------------------------------------------------------------------ outliers
 
@@ -389,13 +386,13 @@ class TrainedRun:
 
     def _repr_html_(self) -> str:
         """The last measures on validation data, the closing table of the training, and one figure."""
-        return card(self.run, self.model.bounded)
+        return card(self.run)
 
     # ------------------------------------------------------------------ what goes in and out
 
     def rows(self, array: Given) -> Split:
         """Preprocess data as in the training: see :func:`~pyro_fmvae.app.runs.by_batches.given_rows`."""
-        return given_rows(self.run.preprocessing, array)
+        return given_rows(self.run.recipe.preprocessing, array)
 
     def _map(self, rows: Split, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of the model's inputs, batch by batch: [n, ...] on the CPU."""
@@ -404,11 +401,6 @@ class TrainedRun:
 
     def _naming(self, rows: Split) -> Any:
         return naming_far_rows(self.model, rows, self.device, argument="array")
-
-    def _needs_factors(self, argument: str, purpose: str) -> None:
-        if not self.run.factorial:
-            name = self.run.recipe.name
-            raise ValueError(f"{argument}: {purpose} needs factors, but this run's model ({name}) has none")
 
 
 # Opening a finished run for use in Python: from its folder, from a file, or from a hub of models.

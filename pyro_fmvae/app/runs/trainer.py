@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,10 +14,9 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 from pyro_fmvae.app.recipes.labelling import labelled_points
 from pyro_fmvae.app.recipes.settings import patience_of
 from pyro_fmvae.app.runs.closing_table import Moment
-from pyro_fmvae.app.runs.run import CHECKPOINT, Run, check_state, fitting
+from pyro_fmvae.app.runs.run import CHECKPOINT, Run, check_state, fitting, match
 from pyro_fmvae.data import Batches, Dataset, whole
 from pyro_fmvae.files import checkpoint
-from pyro_fmvae.files.untrusted import check_type
 from pyro_fmvae.infer.ranks import world
 from pyro_fmvae.learn.fitting import LONG, Progress, Record, Stepping, compile_problem, fit, naming_divergence
 from pyro_fmvae.learn.label_spreading import COMPARABLE, comparable, spread_labels
@@ -87,7 +86,7 @@ class Trainer:
         recipe, config = run.recipe, run.config
         assert config.batch_size is not None
         torch.manual_seed(config.seed)
-        self.model = run.build_model().to(device)
+        self.model = run.recipe.build().to(device)
         if recipe.misgiving:
             logger.warning("%s", recipe.misgiving)
         examples = dataset.train.select(torch.arange(min(EXAMPLES, len(dataset.train))))
@@ -181,7 +180,7 @@ class Trainer:
         config = self.run.config
         advice = f"Train with a lower --learning-rate, such as {config.learning_rate / 4:g}"
         least = getattr(config, "min_scale", None)
-        if least is None or self.run.preprocessing.binary:
+        if least is None or self.run.recipe.preprocessing.binary:
             return advice
         return f"{advice}, or with a higher --min-scale, such as {10 * least:g}"
 
@@ -276,12 +275,8 @@ class Trainer:
             self._take_over(state, clock)
 
     def _take_over(self, state: Any, clock: dict[str, Any]) -> None:
-        self.progress = Progress(**state["progress"], **_known(clock))
-        for one in fields(Progress):
-            check_type(one.name, getattr(self.progress, one.name), one.type)
-        if min(self.progress.phase, self.progress.step, self.progress.total_steps) < 0:
-            raise ValueError(f"a number below 0 in {state['progress']}")
-        self.model.match(state["model"])
+        self.progress = Progress(**state["progress"], **clock)
+        match(self.model, state["model"])
         if not self.finished:
             self.phases[self.progress.phase].enter()
         check_state(self.model, state["model"])
@@ -303,14 +298,3 @@ class Trainer:
 def _part(state: dict[str, Tensor], prefixes: tuple[str, ...]) -> dict[str, Tensor]:
     """Entries of a model's state dictionary whose names begin so."""
     return {name: value for name, value in state.items() if name.startswith(prefixes)}
-
-
-def _known(clock: dict[str, Any]) -> dict[str, Any]:
-    """A clock, or none if an entry is unknown or of another type: no checksum guards its file."""
-    hints = {one.name: one.type for one in fields(Progress) if one.name in CLOCK}
-    try:
-        for name, value in clock.items():
-            check_type(name, value, hints[name])
-    except (LookupError, ValueError):
-        return {}
-    return clock

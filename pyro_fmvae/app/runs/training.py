@@ -21,8 +21,15 @@ from tqdm import auto, std
 from pyro_fmvae.app.recipes.registry import DEFAULT, data_name, recipe_of
 from pyro_fmvae.app.recipes.settings import with_columns
 from pyro_fmvae.app.runs.by_batches import evaluating, finite_bound, in_order, map_rows
-from pyro_fmvae.app.runs.closing_table import BEYOND, METRICS, REPORT, Moment, SelectedModel, tolerance
-from pyro_fmvae.app.runs.duration import duration
+from pyro_fmvae.app.runs.closing_table import (
+    BEYOND,
+    METRICS,
+    REPORT,
+    Moment,
+    SelectedModel,
+    duration,
+    tolerance,
+)
 from pyro_fmvae.app.runs.launching import (
     check_equal,
     exit_status,
@@ -214,7 +221,7 @@ class Journal:
         self.validation = replace(dataset.valid.select(rows), labels=None)
         self.measure, self.left_out = main_measure(trainer), tuple[int, ...]()
         splits = {"train": trainer.training} | ({"valid": dataset.valid} if dataset.validated else {})
-        columns = len(trainer.run.labelled)
+        columns = len(trainer.run.recipe.labelled)
         known = {name: known_rows(split, columns) for name, split in splits.items()}
         self.labelled = {name: rows for name, rows in known.items() if rows is not None}
         if resumed and world().leads:
@@ -274,7 +281,7 @@ class Journal:
             "seconds": round(record.seconds, 3),
             **phase.measures(),
         }
-        if self.trainer.run.labelled and phase.program is model:
+        if self.trainer.run.recipe.labelled and phase.program is model:
             values["accuracy"] = {name: self._accuracy(rows) for name, rows in self.labelled.items()}
         return [values, *sorted(set(range(len(self.validation))) - set(near.tolist()))]
 
@@ -285,7 +292,7 @@ class Journal:
         with evaluating(model), seeded(0):
             codes = map_rows(model.predicted_codes, in_order(replace(rows, labels=None), self.trainer.device))
         right = (codes % codes.new_tensor(run.recipe.num_values))[:, : labels.shape[1]] == labels
-        counted = zip(run.label_names, right.T, labels.T >= 0, strict=False)
+        counted = zip(run.recipe.label_names, right.T, labels.T >= 0, strict=False)
         return {name: of[known].double().mean().item() for name, of, known in counted if known.any()}
 
 
@@ -400,7 +407,7 @@ class Keeper:
             for name, share in line.get("accuracy", {}).get(split, {}).items():
                 labels = self.journal.labelled[split].labels
                 assert labels is not None
-                number = int((labels[:, self.trainer.run.label_names.index(name)] >= 0).sum())
+                number = int((labels[:, self.trainer.run.recipe.label_names.index(name)] >= 0).sum())
                 right, known = right + round(share * number), known + number
         return (right / known if known else None), known
 
@@ -494,7 +501,7 @@ def event_log(trainer: Trainer, journal: Journal, resumed: bool) -> Iterator[Lis
         def write(_: Record) -> None:
             if journal.line is None:
                 return
-            used = dict(zip(run.factor_names, journal.line["used_components"], strict=True))
+            used = dict(zip(run.recipe.factor_names, journal.line["used_components"], strict=True))
             measures = {**journal.line, "used_components": used}
             phase, step = measures.pop("phase"), measures.pop("step")
             for name, number in _scalars(phase, measures):
@@ -533,7 +540,7 @@ def predict_unlearnt(trainer: Trainer, dataset: Dataset) -> None:
     found = predictors_of_unlearnt(dataset.train, labels, predicted)
     model.predictors = nn.ModuleDict({str(column): found[column] for column in found}).to(trainer.device)
     for column in found:
-        logger.info("%s: not learnt by the network, and predicted without it", run.label_names[column])
+        logger.info("%s: not learnt by the network, and predicted without it", run.recipe.label_names[column])
 
 
 def cluster_codes(trainer: Trainer, dataset: Dataset) -> None:
@@ -580,7 +587,7 @@ def follow(trainer: Trainer, dataset: Dataset, resumed: bool) -> int:
     log = _log_file(folder / "train.log") if ranks.leads else nullcontext()
     with log, interruption(together=not ranks.alone) as heard:
         verb = "resuming" if resumed else "starting"
-        points, device = trainer.run.num_data, trainer.device
+        points, device = trainer.run.recipe.num_data, trainer.device
         where = f"{ranks.size} ranks, each on {device}" if ranks.size > 1 else str(device)
         logger.info("%s %s on %s, %d points, steps %s", verb, folder, where, points, trainer.stepping)
         if dataset.unseen is not None:

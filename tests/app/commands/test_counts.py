@@ -41,7 +41,7 @@ def test_commands(run, tmp_path):
         assert np.isfinite(scores["elbo"]).all()
     draws = pd.read_csv(tmp_path / "draws.csv")
     assert list(draws.columns[:4]) == GENES  # the batch is not decoded
-    total = pyro_fmvae.load(run).run.preprocessing.counts.total
+    total = pyro_fmvae.load(run).run.recipe.preprocessing.counts.total
     np.testing.assert_allclose(draws[GENES].sum(1), total, rtol=1e-5)
     assert abs(total - cells()[GENES].sum(1).median()) <= 2  # that of the training rows alone
     assert (run / "figures" / "columns.png").exists()
@@ -64,7 +64,7 @@ def test_numbers_of_batches_and_another_model(tmp_path):
     trained = pyro_fmvae.train(
         frame, model="vae", likelihood="poisson", batch_column="donor", out=tmp_path / "run", **tiny
     )
-    assert trained.run.preprocessing.counts.batches == (7, 8, 9)
+    assert trained.run.recipe.preprocessing.counts.batches == (7, 8, 9)
     assert trained.encode(frame)["mean"].shape[0] == N
     with pytest.raises(
         ValueError, match=r"array: expected one of the training's batches, 7, 8, 9, .*, got 6"

@@ -38,11 +38,13 @@ def expected(run, picture, changes):
     """The edited picture, pixels in [0, 1], and the code of the original."""
     opened = Run.open(run)
     model = opened.load_model(torch.device("cpu"))
-    x = read_image(picture, opened.preprocessing).observations
+    x = read_image(picture, opened.recipe.preprocessing).observations
     with torch.no_grad():
         z, codes = model.encoder(x)[0], model.codes(x)
         features = model.decoder(edit_latent(model, z, changes, codes))
-        return opened.preprocessing.undo(model.observation.mean(features))[0].clamp(0, 1).numpy(), codes[0]
+        return opened.recipe.preprocessing.undo(model.observation.mean(features))[0].clamp(
+            0, 1
+        ).numpy(), codes[0]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_edit(runs, picture, tmp_path, kind, text, changes):
     assert written.dtype == np.uint8
     assert written.shape == pixels.shape
     assert np.abs(written / 255 - pixels).max() <= 0.5 / 255 + 1e-6
-    names = Run.open(runs[kind]).factor_names
+    names = Run.open(runs[kind]).recipe.factor_names
     for factor, component in changes.items():
         before = codes[factor]
         change = f"{component} already" if before == component else f"{before} became {component}"
@@ -103,8 +105,8 @@ def test_comparison(runs, picture, tmp_path, monkeypatch):
         ("binary", {"--out": "e.jpg"}, "out: expected a name that ends in .png"),
         ("binary", {"--compare": "e.gif"}, "compare: expected a name that ends in .png"),
         ("binary", {"--compare": "picture.png/x.png"}, "picture.png is no folder"),
-        ("binary", {"--compare": "e.png"}, "image, out, compare: expected different files"),
-        ("binary", {"--out": "picture.png"}, "image, out, compare: expected different files"),
+        ("binary", {"--compare": "e.png"}, "out, compare: expected different files"),
+        ("binary", {"--out": "picture.png"}, "image, out: expected different files"),
         ("table", {}, "run: only images can be edited"),
     ],
 )

@@ -68,7 +68,7 @@ def test_settings(text, expected):
         ("eyes=", "set: expected such as hat=1,6=3"),
         ("=1", "set: expected such as hat=1,6=3"),
         ("", "set: expected such as hat=1,6=3"),
-        ("eyes=1,0=0", "set: expected different factors, got 'eyes=1,0=0'"),
+        ("eyes=1,0=0", "set: expected different factors, got '0' a second time"),
     ],
 )
 def test_wrong_settings(text, message):

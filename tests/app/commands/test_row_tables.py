@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pyro_fmvae
-from pyro_fmvae.app.commands import row_tables
+from pyro_fmvae.app.commands import output_files, row_tables
 from pyro_fmvae.app.runs import by_batches
 from tests.app.runs.test_trained import EYES, N, write_photos
 from tests.small_runs import command, succeed, train, write_files
@@ -103,7 +103,7 @@ def test_parquet(runs, files, tmp_path):
 
 
 def test_without_pyarrow_nothing_is_computed(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(row_tables, "find_spec", lambda name: None)
+    monkeypatch.setattr(output_files, "find_spec", lambda name: None)
     run = shutil.copytree(runs / "csv", tmp_path / "run")
     shutil.rmtree(run / "checkpoint")
     status, _, err = command("encode", run, "--out", tmp_path / "out.parquet")

@@ -34,6 +34,7 @@ KINDS = {
     "fixed": {"model": "vsc", "latent_dim": 5, "sparse_prior": "fixed", "spikes": "straight-through"},
     "table": {**VSC, "sparsity": 0.4},
 }
+GAUSSIANS = "free_steps: expected a model whose encoder gives Gaussian posteriors, but that of this run"
 SPARSE = ("mixture", "select", "fixed", "table")
 
 
@@ -101,6 +102,9 @@ def test_sample(runs, tmp_path, kind):
     z = arrays(tmp_path / "a.npz")["z"]
     assert z.shape == (500, 5)
     assert ((z == 0).mean() > 0.1) == (kind in SPARSE)
+    if kind == "weighted":  # from N(0, I)
+        assert z.mean(0) == pytest.approx(np.zeros(5), abs=0.2)
+        assert z.std(0) == pytest.approx(np.ones(5), abs=0.15)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -205,20 +209,9 @@ def test_a_decoder_is_enough_to_start_a_free_one(files, runs, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "arguments", "expected"),
     [
-        (
-            "mixture",
-            "evaluate --free-steps 5",
-            "free_steps: expected a model with Gaussian posteriors, these are sparse",
-        ),
-        (
-            "point",
-            "evaluate --free-steps 5",
-            "free_steps: expected a model with Gaussian posteriors, these are points",
-        ),
-        (
-            "free",
-            "evaluate --free-steps 5",
-            "free_steps: expected a model with an encoder, but the posteriors of this one are free already",
+        *(
+            (kind, "evaluate --free-steps 5", f"{GAUSSIANS} ({model}) does not")
+            for kind, model in (("mixture", "vsc"), ("point", "vae"), ("free", "vae"))
         ),
         (
             "point",
@@ -284,3 +277,20 @@ def test_free_steps_need_two_points(runs, files):
     status, _, err = command("evaluate", runs["weighted"], *arguments)
     expected = "free_steps: expected two points at least, for a standard error, got 1"
     assert (status, err) == (2, f"pyro-fmvae: error: {expected}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("evaluate RUN --probes", "run: --probes"),
+        ("draw RUN spread --factors 99", "run: draw"),
+        ("edit RUN --image a.png --set 0=1 --out b.png", "run: edit"),
+        ("sample RUN --out x.npz --codes 0,*", "codes: choosing them"),
+    ],
+)
+def test_what_needs_factors_is_refused(runs, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = command(*arguments.replace("RUN", str(runs["weighted"])).split())
+    assert (status, out) == (2, "")
+    assert err == f"pyro-fmvae: error: {message} needs factors, but this run's model (vae) has none\n"
+    assert not any(tmp_path.iterdir())

@@ -161,7 +161,7 @@ def test_bars_are_recovered(tmp_path):
 def test_patches_of_a_known_data_set_are_treated_as_those_in_training(runs):
     """Not as what fits the data set at hand: photographs vary less than noise does."""
     run = Run.open(runs["patches"])
-    ours = run.preprocessing.patches
+    ours = run.recipe.preprocessing.patches
     rows, _ = rows_of(run, "scenes", None, "test")
     options = SparseOptions(patch_size=4, patches=80, whiten=False)
     theirs = load("scenes", sparse=options)

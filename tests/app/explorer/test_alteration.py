@@ -33,7 +33,7 @@ def test_a_change_is_that_of_edit_and_lists_the_rest(explored, picture):
     run, (point, pixels) = explored["pictures"], picture
     other = 1 - alteration.read(run, point).codes[0]
     found = alteration.change(run, point, 0, other)
-    pictures = run.run.preprocessing.undo(found.after)
+    pictures = run.run.recipe.preprocessing.undo(found.after)
     expected = run.trained.edit(pixels[None] / 255.0, {0: other})
     np.testing.assert_allclose(pictures.clamp(0, 1), expected, atol=1e-5)
     reread = run.trained.model.codes(found.after)[0, 1]

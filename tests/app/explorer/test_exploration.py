@@ -92,7 +92,7 @@ def test_views_of_a_factor_differ_in_its_component_alone(explored, kind, seed):
         assert len(view.x) == len(view.notes) == len(view.components)
         for component, x, note in zip(view.components, view.x, view.notes, strict=True):
             name = dict((k, text) for text, k in run.choices(factor))[component]
-            assert note.startswith(f"{run.run.factor_names[factor]}: {name} (") and note.endswith("%)")
+            assert note.startswith(f"{run.run.recipe.factor_names[factor]}: {name} (") and note.endswith("%)")
             if kind == "pictures":
                 model, size = run.trained.model, run.trained.model.dim
                 z = torch.from_numpy(point.z).clone()
@@ -105,10 +105,10 @@ def test_views_of_a_factor_differ_in_its_component_alone(explored, kind, seed):
 def test_a_factor_and_its_components_are_named_together(folders, tmp_path):
     explored = Exploration(load(shutil.copytree(folders["pictures"], tmp_path / "run"), "cpu"))
     explored.name_factor(1, "stripes", [0, 1, 2], "none, 1, many")
-    assert explored.run.factor_names == ("side", "stripes")
+    assert explored.run.recipe.factor_names == ("side", "stripes")
     assert explored.choices(1) == [("none", 0), ("1", 1), ("many", 2)]
     assert factor_view(explored, example(explored), 1).notes[0].startswith("stripes: ")
-    assert Run.open(explored.run.folder).factor_names == ("side", "stripes")
+    assert Run.open(explored.run.folder).recipe.factor_names == ("side", "stripes")
     assert explored.trained.sample(2, codes={"stripes": "many"})["codes"][:, 1].tolist() == [2, 2]
     explored.name_factor(1, "stripes", [0, 1, 2], "many, none")  # they change places
     assert explored.choices(1) == [("many", 0), ("none", 1), ("2", 2)]
@@ -124,7 +124,7 @@ def test_a_factor_and_its_components_are_named_together(folders, tmp_path):
         explored.name_factor(0, "half", [0, 1], "")
     assert (explored.run.folder / "names.json").read_text() == kept
     explored.name_factor(1, "", [0, 1, 2], "")
-    assert explored.run.factor_names == ("side", "factor 1")
+    assert explored.run.recipe.factor_names == ("side", "factor 1")
     assert json.loads((explored.run.folder / "names.json").read_text()) == {}
 
 

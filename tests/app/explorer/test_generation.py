@@ -65,7 +65,7 @@ def test_saved_draws_have_arrays_codes_and_pictures(explored, tmp_path, kind):
     drawn = generation.draw(run, 3, [-1] * len(run.run.recipe.factors), seed=4)
     with ZipFile(generation.save(run, drawn, tmp_path / "draws.zip")) as archive:
         with np.load(io.BytesIO(archive.read("draws.npz"))) as arrays:
-            assert arrays["x"].shape == (3, *run.run.preprocessing.event_shape)
+            assert arrays["x"].shape == (3, *run.run.recipe.preprocessing.event_shape)
             np.testing.assert_array_equal(arrays["codes"], drawn.codes)
             np.testing.assert_array_equal(arrays["z"], drawn.z)
         header, *rows = csv.reader(io.StringIO(archive.read("draws.csv").decode()))

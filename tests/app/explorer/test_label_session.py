@@ -108,7 +108,7 @@ def test_a_folder_of_pictures_takes_the_file(explore, folders, tmp_path):
     shutil.copy(session.explored.run.folder / "labels.csv", photos)
     options = {"labels": 1, "factors": 2, "network": "mlp"}
     trained = train_all(tmp_path / "runs", {"photos": photos}, {"photos": options})["photos"]
-    assert Exploration(load(trained, "cpu")).run.label_names == ("bright",)
+    assert Exploration(load(trained, "cpu")).run.recipe.label_names == ("bright",)
 
 
 def test_a_trained_property_goes_on_from_its_own_labels(explore):
@@ -175,7 +175,7 @@ def test_a_folder_that_is_gone_is_one_line(explore):
 
 
 def test_a_model_without_factors_says_so(explore):
-    with pytest.raises(ValueError, match="labels need factors"):
+    with pytest.raises(ValueError, match="labelling needs factors"):
         LabelSession(explore("plain"))
 
 

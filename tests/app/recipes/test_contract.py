@@ -12,7 +12,7 @@ from pyro_fmvae.app.recipes import RECIPES
 from pyro_fmvae.app.recipes.registry import options_of, read_config, recipe_of
 from pyro_fmvae.app.runs import Run, Trainer
 from pyro_fmvae.app.runs.by_batches import evaluating, finite_bound
-from pyro_fmvae.app.runs.run import with_full_paths
+from pyro_fmvae.app.runs.run import match, with_full_paths
 from pyro_fmvae.learn.options import TrainConfig
 from pyro_fmvae.learn.phase import Phase
 from tests.small_runs import SIZE, kill_and_resume, metrics, state, succeed, train_all, write_files
@@ -69,13 +69,13 @@ def arrays(path):
 def test_builds(runs, model):
     run = Run.open(runs[model])
     assert type(run.recipe) is RECIPES[model] and run.recipe.name == model
-    built = run.build_model()
+    built = run.recipe.build()
     assert isinstance(built, torch.nn.Module) and built.bounded
     phases = run.recipe.phases(built)
     assert all(isinstance(phase, Phase) for phase in phases)
     assert [phase.name for phase in phases] == list(run.config.iterations)
     stored = run.load_model(torch.device("cpu")).state_dict()
-    built.match(stored)
+    match(built, stored)
     assert {name: value.shape for name, value in stored.items()} == {
         name: value.shape for name, value in built.state_dict().items()
     }
@@ -134,7 +134,7 @@ def test_encodes(runs, data, model, tmp_path):
     assert all(len(array) == SIZE and np.isfinite(array).all() for array in encoded.values())
     run = Run.open(runs[model])
     trained = run.load_model(torch.device("cpu"))
-    x = run.preprocessing(arrays(data)["x"]).float()
+    x = run.recipe.preprocessing(arrays(data)["x"]).float()
     with torch.no_grad():
         code = trained.code(x)
         assert code.shape == encoded["mean"].shape
@@ -145,7 +145,7 @@ def test_samples(runs, model, tmp_path):
     succeed("sample", runs[model], "--out", tmp_path / "a.npz", "--grid", "2x3")
     drawn = arrays(tmp_path / "a.npz")
     assert len(drawn["x"]) == len(drawn["z"]) == 6
-    assert ("codes" in drawn) == Run.open(runs[model]).factorial
+    assert ("codes" in drawn) == Run.open(runs[model]).recipe.factorial
 
 
 def test_a_restored_trainer_is_the_run(runs, model, device):

@@ -335,7 +335,7 @@ def test_the_index_of_a_frame_is_beside_its_codes_and_names_are_made_different(t
     frame["word"] = np.array(["x", "y"])[np.arange(40) % 2]
     frame.index = pd.Index([f"row {i}" for i in range(40)], name="who")
     run = pyro_fmvae.train(frame, out=tmp_path / "run", factors=2)
-    assert run.run.preprocessing.column_names == ("a", "a.1", "word")
+    assert run.run.recipe.preprocessing.column_names == ("a", "a.1", "word")
     assert run.encode(frame)["codes"].shape == (40, 1)
     succeed("encode", tmp_path / "run", "--data", tmp_path / "run" / "data.csv", "--out", tmp_path / "o.csv")
     found = list(csv.DictReader((tmp_path / "o.csv").read_text().splitlines()))
@@ -519,7 +519,7 @@ def test_ignored_columns_may_hold_names_and_dates(trained, tmp_path):
     assert "columns left out: day" in out
     kinds = [row["kind"] for row in json.loads((run / "report.json").read_text())["columns"]]
     assert kinds[3:] == ["constant", "id", "ignored"]
-    assert Run.open(run).preprocessing.ignored == (4, 5)
+    assert Run.open(run).recipe.preprocessing.ignored == (4, 5)
     succeed("evaluate", run, "--num-samples", 2)
     succeed("score", run, "--data", new, "--num-samples", 2, "--out", tmp_path / "scores.npz")
     elbo = np.load(tmp_path / "scores.npz")["elbo"]
@@ -635,7 +635,8 @@ def test_networks_take_gaps_without_words(tmp_path, model):
     ],
 )
 def test_the_model_of_data(tmp_path, kind, given, factors, expected):
-    assert choose_model(str(write_files(tmp_path)[kind]), given, factors) == expected
+    options = dict.fromkeys(given) | {"factors": factors}
+    assert choose_model(str(write_files(tmp_path)[kind]), options) == expected
 
 
 def test_large_tables_and_named_data_get_networks(tmp_path):

@@ -61,7 +61,7 @@ def test_the_bound_of_the_program_stands_beside_that_of_one_view(runs, name, num
     assert views["elbo"] == pytest.approx(views["reconstruction"] - views["kl_z"] - views["kl_r"], abs=1e-4)
     run = Run.open(runs / name)
     model, test = run.load_model(torch.device("cpu")), run.load_data().test
-    view = view_of(run.config.view_strength, run.preprocessing)
+    view = view_of(run.config.view_strength, run.recipe.preprocessing)
     batches = list(Batches(test, len(test), shuffle=False))
     again = bound(model.train(), batches, views=lambda x: draw_views(x, number, view))
     assert views["kl_z"] == pytest.approx(again["kl_z"] / number)

@@ -113,7 +113,7 @@ def test_onnx_encodes_as_the_run_does(kind, runs, arrays, tmp_path):
         expected = by_the_encoder(runs[kind].encode(x[:rows]))
         assert_near(dict(zip(outputs, found, strict=True)), expected)
     beside = session.get_modelmeta().custom_metadata_map
-    assert list(json.loads(beside["names"])) == list(runs[kind].run.factor_names)
+    assert list(json.loads(beside["names"])) == list(runs[kind].run.recipe.factor_names)
     assert json.loads(beside.get("batches", "[]")) == (["ann", "bob"] if kind == "counts" else [])
     assert str(Path(pyro_fmvae.__file__).parent).encode() not in path.read_bytes()
     assert [one.name for one in tmp_path.iterdir()] == ["encoder.onnx"]

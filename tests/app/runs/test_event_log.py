@@ -54,7 +54,7 @@ def test_measures_are_those_of_the_journal_also_where_a_run_was_killed(files, tm
     for phase in ("pretrain", "prior", "joint", "refine"):
         for name in ("elbo", "reconstruction", "kl_z", "kl_r", "kl_global"):
             assert shown[f"{phase}/{name}"] == journal(run, phase, name)
-    factors = Run.open(run).factor_names
+    factors = Run.open(run).recipe.factor_names
     assert factors[:2] == ("side", "noise")
     for number, name in enumerate(factors):
         assert shown[f"joint/used_components/{name}"] == journal(run, "joint", "used_components", number)

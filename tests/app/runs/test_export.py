@@ -11,7 +11,7 @@ import pyro_fmvae
 from pyro_fmvae import checkpoint
 from pyro_fmvae.app.recipes.settings import is_own
 from pyro_fmvae.app.runs import Run, trained
-from pyro_fmvae.app.runs.factor_names import rename
+from pyro_fmvae.app.runs.factor_names import rename_all
 from tests.small_runs import command, succeed, train, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -73,7 +73,7 @@ def test_it_is_the_run(kind, folders, exported, files):
 def test_it_keeps_the_names_of_components(folders, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(folders["labelled"], folder)
-    rename(Run.open(folder), 2, 1, "round")
+    rename_all(Run.open(folder), 2, None, {1: "round"})
     again = tmp_path / "again.fmvae"
     pyro_fmvae.load(folder, "cpu").export(tmp_path / "model.fmvae")
     pyro_fmvae.load(tmp_path / "model.fmvae", "cpu").export(again)

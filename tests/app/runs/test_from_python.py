@@ -70,7 +70,7 @@ def test_pictures_in_memory_and_named_values(files, tmp_path, kind):
     labels[:20] = None
     data = torch.from_numpy(x) if kind == "tensor" else x
     run = pyro_fmvae.train(data, labels, tmp_path / "run", **TINY_OPTIONS)
-    assert run.run.value_names == (tuple(KINDS),)
+    assert run.run.recipe.value_names == (tuple(KINDS),)
     assert json.loads((tmp_path / "run" / "report.json").read_text())["labelled"]["used"] < 48
     assert set(run.predict(x)["label"]) <= set(KINDS)
     found = json.loads(succeed("evaluate", tmp_path / "run", "--data", tmp_path / "run" / "data.npz"))
@@ -81,8 +81,8 @@ def test_a_frame_names_its_columns_and_its_labels(table, tmp_path):
     x, side = table
     frame = Frame(u=x[:, 0], kind=KINDS[side], v=x[:, 1], day=np.where(side, np.arange(SIZE) % 2, np.nan))
     run = pyro_fmvae.train(frame, ["kind", "day"], tmp_path / "run", model="fmvae", **TINY_OPTIONS)
-    assert run.run.preprocessing.column_names == ("u", "v")
-    assert (run.run.label_names, run.run.value_names) == (("kind", "day"), (tuple(KINDS), ()))
+    assert run.run.recipe.preprocessing.column_names == ("u", "v")
+    assert (run.run.recipe.label_names, run.run.recipe.value_names) == (("kind", "day"), (tuple(KINDS), ()))
     np.testing.assert_allclose(run.decode(run.encode(x[:, :2])["mean"]).mean(0), x[:, :2].mean(0), atol=4)
     turned = run.encode(FrameOfNumbers(x[:, 1::-1], ["v", "u"]))["mean"]
     np.testing.assert_array_equal(turned, run.encode(x[:, :2])["mean"])
@@ -128,8 +128,8 @@ def test_words_and_gaps_among_the_features_go_into_a_csv_file(table, tmp_path):
     frame = Frame(u=numbers, soil=words, wet=side.astype(bool), v=x[:, 1])
     run = pyro_fmvae.train(frame, KINDS[side], tmp_path / "run", joint_iterations=3, starts=2)
     assert run.run.config.data == str(tmp_path / "run" / "data.csv")
-    assert run.run.preprocessing.column_names == ("u", "soil", "wet", "v")
-    assert run.run.value_names == (tuple(KINDS),)
+    assert run.run.recipe.preprocessing.column_names == ("u", "soil", "wet", "v")
+    assert run.run.recipe.value_names == (tuple(KINDS),)
     lines = (tmp_path / "run" / "data.csv").read_text().splitlines()
     assert lines[0] == "u,soil,wet,v,label:label"
     assert lines[4].split(",")[1] == "" and lines[6].startswith(",")
@@ -155,7 +155,7 @@ def test_a_series_names_its_label(table, tmp_path):
     series = side.view(Series)
     series.name = "side"
     run = pyro_fmvae.train(Frame(u=x[:, 0]), series, tmp_path / "run", **TINY_OPTIONS)
-    assert run.run.label_names == ("side",)
+    assert run.run.recipe.label_names == ("side",)
 
 
 def test_labels_of_a_model_without_factors_are_only_kept(table, tmp_path):
@@ -163,7 +163,7 @@ def test_labels_of_a_model_without_factors_are_only_kept(table, tmp_path):
     for name in ("prior_iterations", "refine_iterations"):
         del options[name]
     run = pyro_fmvae.train(table[0], table[1], tmp_path / "run", **options)
-    assert run.run.label_names == ("label",) and run.run.labelled == ()
+    assert run.run.recipe.label_names == ("label",) and run.run.recipe.labelled == ()
 
 
 def test_a_run_keeps_its_data_and_may_be_moved(table, tmp_path):

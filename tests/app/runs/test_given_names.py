@@ -10,10 +10,8 @@ import pytest
 import pyro_fmvae
 from pyro_fmvae.app.runs.factor_names import (
     NAMES,
-    component_names,
     component_number,
     factor_number,
-    rename,
     rename_all,
     values_of,
 )
@@ -36,6 +34,10 @@ def trained(files, tmp_path_factory):
     return folder
 
 
+def rename(run, factor, component, name):
+    return rename_all(run, factor, None, {component: name})
+
+
 @pytest.fixture
 def run(trained, tmp_path):
     return Run.open(Path(shutil.copytree(trained, tmp_path / "pictures")))
@@ -44,25 +46,25 @@ def run(trained, tmp_path):
 def test_a_name_is_kept_and_a_number_stays_valid(run):
     renamed = rename(run, 2, 1, " striped ")
     assert Run.open(run.folder).recipe.given_names == {2: {1: "striped"}} == renamed.recipe.given_names
-    assert component_names(2, renamed) == ("0", "striped")
+    assert renamed.recipe.component_names(2) == ("0", "striped")
     assert [component_number("codes", 2, text, renamed) for text in ("striped", "1", "2")] == [1, 1, 2]
     assert values_of(2, np.arange(3), renamed).tolist() == ["0", "striped", "2"]
 
 
 def test_an_empty_name_takes_it_away(run):
     renamed = rename(rename(run, 2, 1, "striped"), 2, 1, "")
-    assert component_names(2, renamed) == () and Run.open(run.folder).recipe.given_names == {}
+    assert renamed.recipe.component_names(2) == () and Run.open(run.folder).recipe.given_names == {}
 
 
 def test_a_named_factor_is_known_by_its_name_and_by_its_number(run):
     renamed = rename_all(run, 2, " texture ", {0: "plain", 2: "striped"})
-    assert renamed.factor_names[2] == Run.open(run.folder).factor_names[2] == "texture"
+    assert renamed.recipe.factor_names[2] == Run.open(run.folder).recipe.factor_names[2] == "texture"
     assert json.loads((run.folder / NAMES).read_text()) == {
         "2": {"0": "plain", "2": "striped"},
         "factors": {"2": "texture"},
     }
     assert [factor_number("factors", text, renamed) for text in ("texture", "2")] == [2, 2]
-    assert rename_all(renamed, 2, None, {}).factor_names[2] == "texture"
+    assert rename_all(renamed, 2, None, {}).recipe.factor_names[2] == "texture"
     with pytest.raises(ValueError, match=r"expected a factor, 0..2 or one of .*, texture, got 'hair'"):
         factor_number("factors", "hair", renamed)
     with pytest.raises(ValueError, match=r"factor: expected 0..2, got 3"):

@@ -169,8 +169,8 @@ def test_published_splits_are_fixed(tmp_path, option):
 def test_pictures_are_advised_to_be_smaller_down_to_16_pixels(tmp_path, monkeypatch, side, advised):
     monkeypatch.setattr(report, "cut_short", lambda *_: True)
     config = SimpleNamespace(max_minutes=1.0, usual_steps=4700, data=str(tmp_path))
-    shape = SimpleNamespace(event_shape=(side, side))
-    (line,) = report._cut_short(SimpleNamespace(config=config, image=True, preprocessing=shape), 30, None)
+    recipe = SimpleNamespace(image=True, preprocessing=SimpleNamespace(event_shape=(side, side)))
+    (line,) = report._cut_short(SimpleNamespace(config=config, recipe=recipe), 30, None)
     assert line.endswith(
         f"give more --max-minutes, or make the pictures smaller {advised}" if advised else "minutes"
     )

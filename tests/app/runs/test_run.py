@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from pyro_fmvae import checkpoint
+from pyro_fmvae.app.recipes.fmvae import FMVAE
 from pyro_fmvae.app.recipes.registry import configure, read_config
 from pyro_fmvae.app.runs import report
 from pyro_fmvae.app.runs import training as loop
@@ -159,7 +160,7 @@ def test_baseline_is_a_vae_with_as_many_latents_as_the_mixture(baseline, whole):
     stored = checkpoint.load(whole / CHECKPOINT)[0]["model"]
     own = ("groups", "predictors")  # of the mixture
     assert shapes == {name: value.shape for name, value in stored.items() if not name.startswith(own)}
-    assert (run.labelled, run.recipe.labels, run.factorial) == ((), 0, False)
+    assert (run.recipe.labelled, run.recipe.labels, run.recipe.factorial) == ((), 0, False)
     assert [(record["phase"], record["step"]) for record in metrics(baseline)] == [
         *(("pretrain", 0), ("pretrain", 2), ("pretrain", 3), ("joint", 3), ("joint", 5), ("joint", 6)),
     ]
@@ -527,13 +528,13 @@ def test_loaded_model_is_the_trained_one(whole):
     assert set(stored) == set(model.state_dict())
     assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
     assert not model.training
-    assert run.labelled == model.labelled == (0, 1)
+    assert run.recipe.labelled == model.labelled == (0, 1)
 
 
 def test_configuration_is_kept(files, whole):
     run = Run.open(whole)
     assert run.config.data == str(files["binary"])
-    assert (run.num_data, run.label_names, run.image) == (48, ("side", "noise"), True)
+    assert (run.recipe.num_data, run.recipe.label_names, run.recipe.image) == (48, ("side", "noise"), True)
     written = json.loads((whole / "config.json").read_text())
     assert {"python", "pyro_fmvae", "torch", "pyro-ppl", "numpy"} == set(written["derived"]["versions"])
     assert with_full_paths(read_config(written), whole) == run.config
@@ -553,8 +554,8 @@ def test_checkpoint_of_another_model(whole, tmp_path, changes):
 
 def test_factors_of_labels_go_by_name(whole):
     run = Run.open(whole)
-    assert run.factors_of(("noise", "side", "other")) == [1, 0, None]
-    assert run.with_options(labels=0.0).factors_of(("side",)) == [None]
+    assert run.recipe.factors_of(("noise", "side", "other")) == [1, 0, None]
+    assert run.with_options(labels=0.0).recipe.factors_of(("side",)) == [None]
 
 
 def test_new_folders_are_numbered(tmp_path):
@@ -568,7 +569,7 @@ def test_new_folders_are_numbered(tmp_path):
 
 def test_runs_started_at_once_get_folders_of_their_own(files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    build = Run.build_model
+    build = FMVAE.build
     arguments = training("", files["binary"])
     del arguments[arguments.index("--out") : arguments.index("--out") + 2]
 
@@ -577,7 +578,7 @@ def test_runs_started_at_once_get_folders_of_their_own(files, tmp_path, monkeypa
         (tmp_path / "runs" / "binary-001").mkdir(parents=True, exist_ok=True)
         return build(self)
 
-    monkeypatch.setattr(Run, "build_model", overtaken)
+    monkeypatch.setattr(FMVAE, "build", overtaken)
     assert "everything else in runs/binary-002" in succeed(*arguments)
     assert sorted(os.listdir("runs")) == ["binary-001", "binary-002"]
     monkeypatch.setattr(Trainer, "records", lambda *_: kill())

@@ -129,7 +129,7 @@ def test_only_chosen_labels_are_trained_on(files, tmp_path):
     status, _, err = train(tmp_path / "run", files["binary"], labels=1, factors="2", label_names="noise")
     assert status == 0, err
     run = Run.open(tmp_path / "run")
-    assert (run.label_names, run.labelled) == (("noise", "side"), (0,))
+    assert (run.recipe.label_names, run.recipe.labelled) == (("noise", "side"), (0,))
     measures = json.loads(succeed("evaluate", tmp_path / "run"))
     assert list(measures["accuracy"]) == ["noise"]
     assert list(measures["clustering"]) == ["side"]

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ import yaml
 from PIL import Image
 
 import pyro_fmvae
-from pyro_fmvae.app.recipes.fmvae import FMVAE
+from pyro_fmvae.app.runs import trained
+from pyro_fmvae.models import FactorialMixtureVAE
 from tests.small_runs import command, succeed, train, train_all, write_files
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -191,7 +193,7 @@ def test_columns_keep_their_units(runs, arrays):
         assert (np.abs(x - table.mean(0)) < 5 * table.std(0)).all()
     with torch.no_grad():
         standardised = run.model.observation.mean(run.model.decoder(torch.from_numpy(z))).double().numpy()
-    units = standardised * run.run.preprocessing.std + run.run.preprocessing.mean
+    units = standardised * run.run.recipe.preprocessing.std + run.run.recipe.preprocessing.mean
     np.testing.assert_allclose(run.decode(z), units, rtol=1e-6)
 
 
@@ -215,8 +217,8 @@ def test_what_comes_out_can_go_in(runs, kind):
 
 
 def test_means_beyond_what_pixels_can_be_are_clamped(runs, monkeypatch):
-    decode = FMVAE.decode
-    monkeypatch.setattr(FMVAE, "decode", lambda *args: 9 * decode(*args))
+    decode = FactorialMixtureVAE.decode
+    monkeypatch.setattr(FactorialMixtureVAE, "decode", lambda *args: 9 * decode(*args))
     x = runs["grey"].sample(20)["x"]
     assert (x.min(), x.max()) == (0, 1)
     assert len(runs["grey"].encode(x)["mean"]) == len(x)
@@ -268,14 +270,14 @@ def test_columns_of_a_frame_are_compared(runs, arrays):
 
 def test_the_model_sees_500_rows_at_once(runs, arrays, monkeypatch):
     run, seen = runs["binary"], []
-    for name in ("encode", "decode", "edit"):
-        method = getattr(FMVAE, name)
+    for place, name in (*product([FactorialMixtureVAE], ["encode", "decode"]), (trained, "edit")):
+        function = getattr(place, name)
 
-        def counted(self, model, x, *rest, own=method):
+        def counted(model, x, *rest, own=function):
             seen.append(len(x))
-            return own(self, model, x, *rest)
+            return own(model, x, *rest)
 
-        monkeypatch.setattr(FMVAE, name, counted)
+        monkeypatch.setattr(place, name, counted)
     many = np.tile(arrays["binary"], (17, 1, 1))  # 1,020 rows
     z = run.encode(many)["mean"]
     assert (len(z), seen) == (1020, [500, 500, 20])

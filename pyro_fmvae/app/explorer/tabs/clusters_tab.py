@@ -13,7 +13,9 @@ from pyro_fmvae.app.explorer.tabs.common import Points, as_handler, chosen, plai
 def clusters_tab(explored: Exploration, page: gr.Blocks) -> None:
     """Lay out the tab."""
     run = explored.run
-    factor = gr.Dropdown(explored.factors, value=len(run.labelled) % len(run.factor_names), label="Factor")
+    factor = gr.Dropdown(
+        explored.factors, value=len(run.recipe.labelled) % len(run.recipe.factor_names), label="Factor"
+    )
     listed, picked = gr.State([]), gr.State(None)
     overview = Points(explored, "The most typical training point of each; click one", 10, elem_id="clusters")
     with gr.Row():

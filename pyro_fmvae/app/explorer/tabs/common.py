@@ -55,7 +55,7 @@ class Points:
         self.block: gr.Gallery | gr.Dataframe
         with gr.Column(min_width=200):
             gr.Markdown(label)  # gradio's own labels lie on the first picture
-            if explored.run.image:
+            if explored.run.recipe.image:
                 self.block = gr.Gallery(
                     show_label=False,
                     columns=columns,
@@ -81,7 +81,7 @@ class Points:
             notes: a line for each: below its picture, or in a first column.
             title: of that column.
         """
-        if self.explored.run.image:
+        if self.explored.run.recipe.image:
             pictures = self.explored.pictures(x)
             return list(zip(pictures, notes, strict=True)) if notes else pictures
         header, cells = self.explored.table(x)

@@ -16,7 +16,7 @@ from pyro_fmvae.data import Split
 
 def edit_tab(explored: Exploration, page: gr.Blocks) -> None:
     """Lay out the tab."""
-    run, image = explored.run, explored.run.image
+    run, image = explored.run, explored.run.recipe.image
     point, seen = gr.State(None), gr.State(0)
     with gr.Row():
         with gr.Column():
@@ -41,13 +41,13 @@ def edit_tab(explored: Exploration, page: gr.Blocks) -> None:
     with gr.Row():
         before = Points(explored, "Before, as the model sees it", columns=1, elem_id="before")
         after = Points(explored, "After", columns=1, elem_id="after")
-    others = len(run.factor_names) > 1
+    others = len(run.recipe.factor_names) > 1
     gr.Markdown("The other properties, as the model reads both", visible=others)
     kept = gr.HTML(elem_id="kept", visible=others)
 
     def read(split: Split) -> tuple[Split, str]:
         reading, rows = alteration.read(explored, split), []
-        for name, told_of in zip(run.factor_names, reading.probabilities, strict=True):
+        for name, told_of in zip(run.recipe.factor_names, reading.probabilities, strict=True):
             (value, sure), *others = told_of
             rows.append([name, value, f"{sure:.2f}", ", ".join(f"{other} {p:.2f}" for other, p in others)])
         return split, markup.table(["property", "value", "probability", "next"], rows)

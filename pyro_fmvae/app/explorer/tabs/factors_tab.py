@@ -32,7 +32,7 @@ def factors_tab(explored: Exploration, page: gr.Blocks) -> None:
                 name = gr.Textbox(
                     label="Property",
                     max_lines=1,
-                    interactive=factor not in explored.run.labelled,
+                    interactive=factor not in explored.run.recipe.labelled,
                     elem_id=f"factor-name-{factor}",
                 )
                 values = gr.Textbox(
@@ -55,7 +55,7 @@ def factors_tab(explored: Exploration, page: gr.Blocks) -> None:
             names = dict((k, text) for text, k in explored.choices(factor))
             known = [names[k % len(names)] for k in view.components]
             unnamed = all(text == str(k) for text, k in zip(known, view.components, strict=True))
-            texts = explored.run.factor_names[factor], "" if unnamed else ", ".join(known)
+            texts = explored.run.recipe.factor_names[factor], "" if unnamed else ", ".join(known)
             found += [points.shown(view.x, view.notes, "component"), *texts]
         return found
 

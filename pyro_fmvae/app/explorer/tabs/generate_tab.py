@@ -18,7 +18,7 @@ ANY: Final = ("any", -1)
 def generate_tab(explored: Exploration, page: gr.Blocks) -> None:
     """Lay out the tab."""
     run = explored.run
-    names, count = run.factor_names, len(run.recipe.factors)
+    names, count = run.recipe.factor_names, len(run.recipe.factors)
     with gr.Row():
         selectors = [
             gr.Dropdown([ANY, *explored.choices(factor)], value=-1, label=name, min_width=120)
@@ -51,7 +51,7 @@ def generate_tab(explored: Exploration, page: gr.Blocks) -> None:
     for factor, selector in enumerate(selectors):
         refreshed = as_handler(
             lambda factor=factor: gr.Dropdown(
-                [ANY, *explored.choices(factor)], label=explored.run.factor_names[factor]
+                [ANY, *explored.choices(factor)], label=explored.run.recipe.factor_names[factor]
             )
         )
         page.load(refreshed, None, [selector])
@@ -60,7 +60,7 @@ def generate_tab(explored: Exploration, page: gr.Blocks) -> None:
 def _notes(explored: Exploration, drawn: Draws) -> list[str]:
     """Properties and values of each draw on a line; factors without a name only where none has one."""
     described = [generation.described(explored, code) for code in drawn.codes]
-    names = explored.run.factor_names
+    names = explored.run.recipe.factor_names
     named = [name for factor, name in enumerate(names) if name != f"factor {factor}"] or names
     return [", ".join(f"{name}: {one[name]}" for name in named) for one in described]
 

@@ -71,7 +71,7 @@ def _still_rising(evidence: "Evidence") -> list[str]:
 
 
 def _unused_components(evidence: "Evidence") -> list[str]:
-    labelled = {evidence.run.factor_names[factor] for factor in evidence.run.labelled}
+    labelled = {evidence.run.recipe.factor_names[factor] for factor in evidence.run.recipe.labelled}
     restarts = "--prior-restarts 10" if hasattr(evidence.run.config, "prior_restarts") else "--starts 50"
     return [
         f"{name[0].upper()}{name[1:]} uses {number} of its {size} components. If fewer clusters than "
@@ -97,7 +97,7 @@ def _weak_labels(evidence: "Evidence") -> list[str]:
 
 def _labels_left_aside(evidence: "Evidence") -> list[str]:
     run = evidence.run
-    if run.labelled or not run.label_names or "labels" not in run.config.to_dict():
+    if run.recipe.labelled or not run.recipe.label_names or "labels" not in run.config.to_dict():
         return []
-    names = ", ".join(run.label_names[:5]) + (", …" if len(run.label_names) > 5 else "")
+    names = ", ".join(run.recipe.label_names[:5]) + (", …" if len(run.recipe.label_names) > 5 else "")
     return [f"The data have labels ({names}) that were not trained on. With --labels 1 they are."]

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pyro_fmvae.app.runs.closing_table import TRAINING
-from pyro_fmvae.app.runs.duration import duration
+from pyro_fmvae.app.runs.closing_table import TRAINING, duration
 from pyro_fmvae.app.runs.pages import markup
 from pyro_fmvae.app.runs.pages.evidence import Evidence, describe_data
 from pyro_fmvae.app.runs.pages.markup import number

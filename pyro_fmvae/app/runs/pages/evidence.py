@@ -3,34 +3,19 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 
-from pyro_fmvae.app.runs.closing_table import METRICS, REPORT, SelectedModel, read_report
-from pyro_fmvae.app.runs.duration import duration
+from pyro_fmvae.app.runs.closing_table import METRICS, REPORT, SelectedModel, duration, read_report
 from pyro_fmvae.data import Kind
-from pyro_fmvae.files.untrusted import check_type, parse_json
+from pyro_fmvae.files.untrusted import parse_json
 from pyro_fmvae.learn.options import as_typed, flag
 
 if TYPE_CHECKING:
     from pyro_fmvae.app.runs.run import Run
 
 
-class JournalLine(TypedDict):
-    """A line of ``metrics.jsonl``."""
-
-    step: int
-    phase: str
-    elbo: float | None
-    reconstruction: float
-    seconds: float
-    used_components: NotRequired[list[int]]
-
-
-class Derived(TypedDict, total=False):
-    """Machine and versions of a training, as ``config.json`` has them."""
-
-    machine: str
-    versions: dict[str, str]
+REQUIRED: Final = {"step", "phase", "reconstruction", "seconds"}
+"""Keys that every line of ``metrics.jsonl`` has."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +40,9 @@ class Evidence:
         for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
             with suppress(ValueError):
                 record = parse_json(line)
-                check_type("record", record, JournalLine)
-                records.append(record)
-        measured = read_report(run.folder / REPORT)
-        check_type(f"run: {run.folder}: derived", run.derived, Derived)
-        return cls(run, records, measured, SelectedModel.read(run.folder), run.derived)
+                records += [record] if isinstance(record, dict) and record.keys() >= REQUIRED else []
+        measured, kept = read_report(run.folder / REPORT), SelectedModel.read(run.folder)
+        return cls(run, records, measured, kept, run.derived)
 
     @property
     def tested(self) -> dict[str, Any]:
@@ -80,16 +63,15 @@ class Evidence:
     @property
     def closing(self) -> dict[str, Any]:
         """The record of the model that was kept, else the last one; empty where there are no records."""
-        step = self.kept.kept.total_steps if self.kept else None
-        return next(
-            (one for one in reversed(self.records) if one["step"] == step), (self.records or [{}])[-1]
-        )
+        kept = (self.kept.kept.phase, self.kept.kept.total_steps) if self.kept else None
+        found = [one for one in self.records if (one["phase"], one["step"]) == kept]
+        return (found or self.records or [{}])[-1]
 
     @property
     def used(self) -> dict[str, tuple[int, int]]:
         """Factor → number of its components in use, and of all."""
         used = self.closing.get("used_components", [])
-        pairs = zip(self.run.factor_names, used, self.run.recipe.factors, strict=False)
+        pairs = zip(self.run.recipe.factor_names, used, self.run.recipe.factors, strict=False)
         return {name: (number, size) for name, number, size in pairs}
 
     @property
@@ -126,7 +108,7 @@ def lead(evidence: Evidence) -> str:
 
 def describe_data(run: "Run") -> str:
     """The training data in a few words, such as ``1,439 grey pictures of 8×8 pixels``."""
-    preprocessing, number = run.preprocessing, f"{run.num_data:,}"
+    preprocessing, number = run.recipe.preprocessing, f"{run.recipe.num_data:,}"
     shape = preprocessing.event_shape
     size = "×".join(map(str, shape[:2]))
     colour = "colour" if len(shape) == 3 else "binary" if preprocessing.binary else "grey"
@@ -137,7 +119,7 @@ def describe_data(run: "Run") -> str:
     }
     plain = (
         f"{number} {colour} pictures of {size} pixels"
-        if run.image
+        if run.recipe.image
         else f"{number} points of {shape[0]} numbers"
     )
     return kinds.get(preprocessing.kind, plain)

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
+from pyro_fmvae.app.runs import closing_table
 from pyro_fmvae.files import checkpoint
 
 STYLE: Final = """
@@ -207,4 +208,4 @@ def data_uri(content: bytes, kind: str = "png") -> str:
 
 def number(value: float | None, digits: int = 3) -> str:
     """A number with so many decimals and a true minus sign; nothing for None."""
-    return "" if value is None else f"{value:,.{digits}f}".replace("-", "−")
+    return closing_table.number(value, digits).replace("-", "−")

@@ -1,9 +1,10 @@
 """Tables of a run's measures: the closing table of its training, as HTML."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pyro_fmvae.app.runs.closing_table import BEYOND, SPLITS
+from pyro_fmvae.app.runs.closing_table import BEYOND, SPLITS, classification, clustering
 from pyro_fmvae.app.runs.pages import markup
 from pyro_fmvae.app.runs.pages.markup import number
 
@@ -12,14 +13,11 @@ if TYPE_CHECKING:
 
 TERMS: Final = {"elbo": "ELBO", "reconstruction": "reconstruction", "kl_z": "KL[z]", "kl_r": "KL[r]"}
 """Terms of the bound, and how they are written."""
-CLASSIFIED: Final = {
-    "balanced_accuracy": "balanced",
-    "macro_f1": "macro F1",
-    "majority": "majority",
-    "logistic_regression": "logistic regression",
-}
-"""Scores of predicted labels beside the accuracy, and their headings."""
-CLUSTERED: Final = {"accuracy": "matching accuracy", "ari": "ARI", "nmi": "NMI"}
+REFERENCES: Final = markup.paragraph(
+    "Majority: always naming the commonest value of the labelled points. Logistic regression: on the codes, "
+    "fitted to the labelled points.",
+    "lead",
+)
 
 
 def measure_tables(evidence: "Evidence") -> list[str]:
@@ -31,11 +29,24 @@ def measure_tables(evidence: "Evidence") -> list[str]:
     splits = evidence.report.get("splits", {})
     parts = [_bounds(evidence), markup.bullets(evidence.report.get("summary", []))]
     for name, measures in splits.items():
-        parts += [
-            _classification(SPLITS.get(name, name), measures.get("classification", {})),
-            _clustering(SPLITS.get(name, name), measures.get("clustering", {})),
-        ]
+        title = f"Labels of {SPLITS.get(name, name)}"
+        if classified := measures.get("classification"):
+            parts += [markup.heading(title), _table(*classification(classified)), REFERENCES]
+        if clustered := measures.get("clustering"):
+            parts += [
+                markup.heading(f"{title} that no factor was trained on"),
+                _table(*clustering(clustered)),
+            ]
     return parts
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of numbers, with true minus signs and dashes in its cells."""
+
+    def shown(cell: str) -> str:
+        return re.sub(r"^-(?=\d)", "−", cell.replace(" - ", " – "))
+
+    return markup.table(head, [(name, *map(shown, cells)) for name, *cells in rows])
 
 
 def _bounds(evidence: "Evidence") -> str:
@@ -60,50 +71,7 @@ def _points(name: str, measures: Mapping[str, Any]) -> str:
 
 def terms_of(evidence: "Evidence") -> list[str]:
     """Terms of the bound that the model has."""
-    without = set() if evidence.run.factorial else {"kl_r"}
+    without = set() if evidence.run.recipe.factorial else {"kl_r"}
     if not evidence.bounded:
         without |= {"elbo", "kl_z"}
     return [term for term in TERMS if term not in without]
-
-
-def _classification(split: str, classified: Mapping[str, Mapping[str, Any]]) -> str:
-    rows = [
-        (
-            name,
-            f"{found['n']:,}",
-            number(found["accuracy"]),
-            " – ".join(number(end) for end in found["interval"]),
-            *(number(found.get(score)) for score in CLASSIFIED),
-        )
-        for name, found in classified.items()
-    ]
-    head = ("label", "n", "accuracy", "95 % interval", *CLASSIFIED.values())
-    if not rows:
-        return ""
-    return (
-        markup.heading(f"Labels of {split}")
-        + markup.table(head, rows)
-        + markup.paragraph(
-            "Majority: always naming the commonest value of the labelled points. Logistic regression: on "
-            "the codes, fitted to the labelled points.",
-            "lead",
-        )
-    )
-
-
-def _clustering(split: str, clustered: Mapping[str, Mapping[str, Any]]) -> str:
-    rows = [
-        (
-            name,
-            number(found.get("n"), 0),
-            str(found["factor"]),
-            *(number(found.get(score)) for score in CLUSTERED),
-            *((number(of["number"], 0), number(of["ari"])) if (of := found.get("clusters")) else ()),
-        )
-        for name, found in clustered.items()
-    ]
-    if not rows:
-        return ""
-    joined = ("clusters", "their ARI") if len(rows[0]) > 3 + len(CLUSTERED) else ()
-    head = ("label", "n", "best factor", *CLUSTERED.values(), *joined)
-    return markup.heading(f"Labels of {split} that no factor was trained on") + markup.table(head, rows)

@@ -41,9 +41,9 @@ def model_card(run: Run) -> str:
 def _labels(run: Run) -> str:
     """The labels that were trained on, with the names of their values."""
     known = []
-    for column in run.labelled:
+    for column in run.recipe.labelled:
         values = (run.recipe.value_text(column, value) for value in range(run.recipe.num_values[column]))
-        known.append(f"`{run.label_names[column]}` ({', '.join(values)})")
+        known.append(f"`{run.recipe.label_names[column]}` ({', '.join(values)})")
     return f" Labels that were trained on: {'; '.join(known)}." if known else ""
 
 

@@ -100,4 +100,4 @@ def of_factor(run: "Run", encoded: dict[str, np.ndarray], factor: int) -> list[P
 
 
 def _pictures(run: "Run", rows: Split, of: Prototype) -> np.ndarray:
-    return to_uint8(as_pixels(run.preprocessing, rows.select(torch.from_numpy(of.rows)).observations))
+    return to_uint8(as_pixels(run.recipe.preprocessing, rows.select(torch.from_numpy(of.rows)).observations))

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pyro_fmvae.app.runs.closing_table import TRAINING, labelled
-from pyro_fmvae.app.runs.duration import duration
+from pyro_fmvae.app.runs.closing_table import TRAINING, duration, labelled
 from pyro_fmvae.app.runs.pages import markup
 from pyro_fmvae.app.runs.pages.advice import advice
 from pyro_fmvae.app.runs.pages.evidence import Evidence, describe_data, lead
@@ -71,7 +70,7 @@ def write_page(
     """
     evidence = Evidence.of(run)
     nearest: list[list[tuple[Prototype, np.ndarray]]] = []
-    if model is not None and dataset is not None and run.image and run.factorial:
+    if model is not None and dataset is not None and run.recipe.image and run.recipe.factorial:
         try:
             nearest = prototypes(run, model, dataset.train)
         except ValueError as error:  # points without a finite bound
@@ -138,8 +137,8 @@ def _facts(evidence: Evidence, dataset: Dataset | None) -> dict[str, str]:
     run, derived = evidence.run, evidence.derived
     versions = derived.get("versions", {})
     found = {"model": f"{run.recipe.title} (--model {run.recipe.name})"}
-    if run.factorial:
-        sizes = zip(run.factor_names, run.recipe.factors, strict=True)
+    if run.recipe.factorial:
+        sizes = zip(run.recipe.factor_names, run.recipe.factors, strict=True)
         found["factors"] = "; ".join(f"{name}: {size} components" for name, size in sizes)
     found["data"] = f"{run.config.data}: {describe_data(run)}"
     if dataset is not None:
@@ -165,20 +164,20 @@ def _every_option(evidence: Evidence) -> str:
 
 def _components(run: Run, nearest: Sequence[Sequence[tuple[Prototype, np.ndarray]]], note: str) -> list[str]:
     parts = [picture(run, "components")]
-    for name, found in zip(run.factor_names, nearest, strict=False):
+    for name, found in zip(run.recipe.factor_names, nearest, strict=False):
         cards = "".join(
             markup.thumbnails(list(pictures), f"{one.name}: {percent(one.share)}", LARGEST)
             for one, pictures in found
         )
         parts += [markup.heading(name), f'<div class="cards">{cards}</div>']
     if nearest:
-        number = min(POINTS, run.num_data)
+        number = min(POINTS, run.recipe.num_data)
         parts.insert(
             1,
             markup.paragraph(
                 "Below are the training pictures that are most typical of each component, and its share of "
-                f"the {'' if number == run.num_data else 'first '}{number:,} training pictures. Of each "
-                f"factor at most {COMPONENTS} components are shown."
+                f"the {'' if number == run.recipe.num_data else 'first '}{number:,} training pictures. Of "
+                f"each factor at most {COMPONENTS} components are shown."
             ),
         )
     return [*parts, markup.paragraph(note) if note else ""]
