@@ -155,8 +155,10 @@ def test_a_tree_is_cut_as_scipy_cuts_it():
         found = cut(tree, count)
         theirs = fcluster(tree, count, "maxclust")
         assert len(set(found)) == count and len(set(zip(found, theirs, strict=True))) == count
-    distances = fcluster(tree, 0.5, "distance")
-    assert len(set(zip(cut(tree), distances, strict=True))) == len(set(distances))
+    for depth in (0.5, *tree[:, 2]):
+        found, theirs = cut(tree, depth=depth), fcluster(tree, depth, "distance")
+        assert len(set(zip(found, theirs, strict=True))) == len(set(theirs))
+    assert np.array_equal(cut(tree), cut(tree, depth=0.5))
     assert cut(tree)[0] == 0
 
 

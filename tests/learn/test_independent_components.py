@@ -213,6 +213,15 @@ def test_clusters_are_joined_where_they_exclude_each_other(share, apart, togethe
     assert joined([[0], [1], [2]], alone) == ([[0, 1], [2]] if together else [[0], [1], [2]])
 
 
+def test_one_direction_that_tells_all_stands_for_its_unit():
+    rng = np.random.default_rng(0)
+    places = np.array([[-1.2, 0.7], [0.0, -1.4], [1.2, 0.7]])[rng.integers(0, 3, POINTS)]
+    mean = np.concatenate([places + 0.1 * rng.normal(size=places.shape), rng.normal(size=(POINTS, 3))], 1)
+    unit = IndependentComponents.of(mean, np.full_like(mean, 0.01)).units(8, 3)[0]
+    assert (len(unit.directions), len(unit.seen_in)) == (2, 1)
+    assert unit.bits == pytest.approx(np.log2(3), abs=0.01)
+
+
 def test_basis_is_orthogonal_and_begins_with_the_directions():
     sources, _ = planted(2, 4)
     found = IndependentComponents.of(sources @ orthogonal(6).T, np.full_like(sources, 0.01))

@@ -257,8 +257,11 @@ def test_finished_run_is_left_as_it_is(whole):
 WRONG = (b"{}", b"garbage", b"", b"3", b"[]", b"null", b'{"step": "3", "phase": "prior"}', b"\xff\x00", b"")
 
 
+UNENDED = b'{"step": 0, "phase": "pretrain"}'
+
+
 @pytest.mark.parametrize(
-    ("before", "behind"), [(b"", b'{"step": 4, "pha'), (b"\n".join(WRONG), b"")], ids=["torn", "wrong"]
+    ("before", "behind"), [(b"", b'{"step": 4, "pha'), (b"\n".join(WRONG), b""), (b"", UNENDED)]
 )
 def test_lines_that_are_no_records_are_forgotten(files, whole, tmp_path, monkeypatch, before, behind):
     run = tmp_path / "run"

@@ -247,18 +247,18 @@ def test_whole_numbers_without_an_order_are_codes(tmp_path):
     price = rng.normal(size=21)[district] * 2 + rng.normal(size=600) + 0.5 * rooms
     district[::9] = -999
     heat = 5 * np.sin(0.85 * hour) + rng.normal(size=600)  # neighbours are a third as far apart as any two
+    ward = rng.integers(0, 24, 600)
+    load = 5 * np.sin(1.3 * ward) + rng.normal(size=600)  # and here three quarters
     calls = np.where(rng.random(600) < 0.7, 0, rng.integers(1, 13, 600))
     cost = 3 * rng.normal(size=13)[calls] + rng.normal(size=600)
-    age, numbers = rng.integers(18, 60, 600), np.stack([price, heat, cost]).round(3)
-    rows = zip(district, hour, rooms, age, calls, *numbers, strict=True)
-    text = "\n".join(
-        ["district,hour,rooms,age,calls,price,heat,cost", *(",".join(map(str, row)) for row in rows)]
-    )
-    raw = read(tmp_path, text)
+    age, numbers = rng.integers(18, 60, 600), np.stack([price, heat, cost, load]).round(3)
+    rows = zip(district, hour, rooms, age, calls, ward, *numbers, strict=True)
+    head = "district,hour,rooms,age,calls,ward,price,heat,cost,load"
+    raw = read(tmp_path, "\n".join([head, *(",".join(map(str, row)) for row in rows)]))
     assert kinds(raw) == {
-        "district": "category",
+        **dict.fromkeys(("district", "ward"), "category"),
         **dict.fromkeys(("hour", "rooms", "age", "calls"), "count"),
-        **dict.fromkeys(("price", "heat", "cost"), "number"),
+        **dict.fromkeys(("price", "heat", "cost", "load"), "number"),
     }
     assert (
         len(raw.plan[0].words) == 20
@@ -281,11 +281,12 @@ def test_what_stands_for_a_missing_value_in_a_column_alone(tmp_path):
     assert raw.plan[3].words == ("+", "-") and raw.plan[4].words == ("00", "01", "02", "03")
     (tmp_path / "b.csv").write_text("count,depth,word,sign,zip\n1,2.5,.,+,00\n2,3.5,b,?,01\n3,4.5,c,-,02\n")
     assert np.argwhere(read_csv(tmp_path / "b.csv", plan=raw.plan, unseen={}).unseen).tolist() == [[2, 2]]
-    rows = (f"{i % 5 or -999},{i % 5 * -200 or -999},{i or -999}" for i in range(60))
-    depth, minus, once = read(tmp_path, "\n".join(["depth,minus,once", *rows])).plan
+    half = ["abc"[i % 3] if i % 2 else i % 5 or -999 for i in range(60)]
+    rows = (f"{i % 5 or -999},{i % 5 * -200 or -999},{i or -999},{half[i]}" for i in range(60))
+    depth, minus, once, mixed = read(tmp_path, "\n".join(["depth,minus,once,mixed", *rows])).plan
     text = (tmp_path / "a.csv").read_text()
     assert depth.gaps == ("-999",) and "'-999' counts as missing" in depth.why
-    assert not minus.gaps and not once.gaps
+    assert not minus.gaps and not once.gaps and not mixed.gaps
     assert np.isnan(read(tmp_path, text).x[::5, 0]).all()
     whole = np.arange(60) + 2**60  # of a Parquet file, which float64 does not hold
     assert depth.fill(whole, np.zeros(60)) is whole
