@@ -1,4 +1,4 @@
-"""What commands write of rows: .csv and Parquet tables, and additions to .h5ad files."""
+"""Files that commands write of rows: .csv and Parquet tables, and additions to .h5ad files."""
 
 import csv
 import shutil

@@ -74,7 +74,7 @@ class SlabRecipe(CoderRecipe[SlabOptions]):
     def draw_figures(
         self, model: Any, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
     ) -> dict[str, Figure]:
-        """Those of every coder, and ``causes``: draws from the posterior beside the prior."""
+        """Figures of every coder, and ``causes``: draws from the posterior beside the prior."""
         first = rows.select(torch.arange(min(DRAWN, len(rows))))
         (x, *_), *_ = Batches(first, DRAWN, shuffle=False, device=model.weight.device)
         draws = model.gibbs(x, DRAWS).flatten(0, 1).cpu()
