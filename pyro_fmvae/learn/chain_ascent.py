@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from pyro_fmvae.infer.seeding import kmeans
-from pyro_fmvae.learn.mixture_search import POSITIVE, SHORT, WORSE, features_of, whitened
+from pyro_fmvae.learn.mixture import POSITIVE, SHORT, WORSE, features_of, whitened
 from pyro_fmvae.models.observed_chain import Expected, ObservedChain, SequenceRows
 from pyro_fmvae.models.regressed_numbers import with_one
 from pyro_fmvae.models.table_sites import LEFT_OUT

@@ -13,8 +13,8 @@ from torch import Tensor
 from pyro_fmvae.infer import TraceConjugate_ELBO
 from pyro_fmvae.infer.natural_gradient import NaturalGradient, RobbinsMonro
 from pyro_fmvae.infer.seeding import kmeans
-from pyro_fmvae.learn.component_moves import Make, mixture_of_rows
 from pyro_fmvae.learn.independent_components import Start, start_from_components
+from pyro_fmvae.learn.mixture import Make, mixture_of_rows
 from pyro_fmvae.learn.options import FMVAEOptions, VAEOptions
 from pyro_fmvae.learn.phase import Budget, GradientPhase, arguments, endless
 from pyro_fmvae.learn.revival import revive
@@ -37,7 +37,7 @@ def full_clusters(points: Tensor, num_clusters: int, generator: torch.Generator)
     """Cluster indices [N] by a mixture of full covariances of standardised points.
 
     The mixture is the one whose bound no swap of components raises:
-    :func:`~pyro_fmvae.learn.component_moves.mixture_of_rows`. It is found by 2,000 points, on the CPU,
+    :func:`~pyro_fmvae.learn.mixture.mixture_of_rows`. It is found by 2,000 points, on the CPU,
     where thousands of small operations take less time than on a GPU. Where there is less than a point for
     each dimension of each cluster, the clusters are those of k-means.
 

@@ -4,12 +4,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 
-from pyro_fmvae.learn.component_moves import STARTS, Make, labelled_first, mixture_of_rows
-from pyro_fmvae.learn.mixture_search import ascend, bound_of
+from pyro_fmvae.learn.mixture import STARTS, Make, ascend, bound_of, labelled_first, mixture_of_rows
 from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
 from pyro_fmvae.learn.stacking import learn_predictors
 from pyro_fmvae.learn.stepwise_em import STEPWISE
@@ -28,7 +28,7 @@ class MixtureAscent(Phase):
     Args:
         model: learnt in place.
         make: gives new, untrained models, for the starts: see
-            :data:`~pyro_fmvae.learn.component_moves.Make`.
+            :data:`~pyro_fmvae.learn.mixture.Make`.
         budget: of the phase.
         seed: of the starts, and of the rows that they and predictors are compared by.
         starts: how many k-means starts λ is chosen from.
@@ -62,7 +62,7 @@ class MixtureAscent(Phase):
 
     @torch.no_grad()
     def prepare(self, batches: Iterable[Any]) -> None:
-        """Start λ from :func:`~pyro_fmvae.learn.component_moves.mixture_of_rows` of the first batch.
+        """Start λ from :func:`~pyro_fmvae.learn.mixture.mixture_of_rows` of the first batch.
 
         It is found on the CPU, which is faster for few rows. Where the phase has minutes, a quarter of them
         bounds the starts and those of cross-validation, and half of them the predictors: the number of
@@ -77,16 +77,15 @@ class MixtureAscent(Phase):
         x, labels = batch[0][order], batch[1][order] if len(batch) > 2 else None
         began, most = time.monotonic(), 60 * self.budget.minutes if self.budget.minutes else math.inf
         until, components = began + most / 4, self.model.components
-        model = mixture_of_rows(
-            self.make, x, self.seed, components, self.starts, labels=labels, until=until
-        ).model
+        start = partial(mixture_of_rows, self.make)
+        model = start(x, self.seed, components, self.starts, labels=labels, until=until).model
         if model.num_data != self.model.num_data:
             model.num_data, observations = self.model.num_data, model.packed(x, labels)
             ascend(model, observations, model.table(observations).softmax(-1))
         if self.stacking and labels is not None:
             drawn = torch.randperm(len(x), generator=torch.Generator().manual_seed(self.seed))
             rows, end = labelled_first(drawn, labels)[: self.searched], began + most / 2
-            learn_predictors(model, self.make, x, labels, rows, self.seed, until, end)
+            learn_predictors(model, start, x, labels, rows, self.seed, until, end)
         state = model.state_dict()
         self.model.match(state)
         self.model.load_state_dict(state)

@@ -6,13 +6,13 @@ Members are weighed by how probable they make labels that they have not seen (st
 import logging
 import math
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_fmvae.learn.component_moves import Make, mixture_of_rows
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.label_predictor import LabelPredictor, tempered
 from pyro_fmvae.models.table_sites import label_site
@@ -39,7 +39,7 @@ logger = logging.getLogger("pyro_fmvae")
 @torch.no_grad()
 def learn_predictors(
     model: ObservedMixture,
-    make: Make,
+    start: Callable[..., Any],
     x: Tensor,
     labels: Tensor,
     searched: Tensor,
@@ -51,7 +51,7 @@ def learn_predictors(
 
     Args:
         model: fitted to the labels; its ``predictors`` are replaced.
-        make: gives new models with the same sites: see :data:`~pyro_fmvae.learn.component_moves.Make`.
+        start: :func:`~pyro_fmvae.learn.mixture.mixture_of_rows`, but for its first argument.
         x: all rows, [N, D].
         labels: int64 [N, L], -1 = unknown.
         searched: indices of the rows for cross-validation.
@@ -66,7 +66,7 @@ def learn_predictors(
     if not learnable:
         return
     folds = folds_of(tried, seed)
-    mixtures = _mixtures_held_out(model, make, x[searched], tried, folds, seed, until)
+    mixtures = _mixtures_held_out(model, start, x[searched], tried, folds, seed, until)
     features, own = model.features(x), _own_predictions(model, x)
     for number, label in enumerate(learnable):
         if time.monotonic() > end:
@@ -215,7 +215,7 @@ def folds_of(labels: Tensor, seed: int) -> Tensor:
 
 def _mixtures_held_out(
     model: ObservedMixture,
-    make: Make,
+    start: Callable[..., Any],
     x: Tensor,
     labels: Tensor,
     folds: Tensor,
@@ -227,7 +227,7 @@ def _mixtures_held_out(
     for fold in range(FOLDS):
         held_out = folds == fold
         known = labels.masked_fill(held_out.unsqueeze(-1), -1)
-        fitted = mixture_of_rows(make, x, seed, model.components, STARTS, labels=known, until=until).model
+        fitted = start(x, seed, model.components, STARTS, labels=known, until=until).model
         for part, probs in zip(found, _own_predictions(fitted, x[held_out]), strict=True):
             part[held_out] = probs
     return found

@@ -12,8 +12,7 @@ from tqdm import tqdm
 
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
 from pyro_fmvae.learn.cluster_tree import cluster_tree, cut
-from pyro_fmvae.learn.component_moves import STARTED, mixture_of_rows
-from pyro_fmvae.learn.mixture_search import IncrementalAscent, Rows
+from pyro_fmvae.learn.mixture import STARTED, IncrementalAscent, Rows, mixture_of_rows
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.sklearn.mixture_density import PART, MixtureDensity
 from pyro_fmvae.sklearn.standardisation import Standardisation, distinct
@@ -32,7 +31,7 @@ class BayesianMixture(MixtureDensity):
 
     * rows may have weights, and missing entries (NaN), which are marginalised;
     * large data are learnt in parts: each sweep over the rows makes one exact step per part, and each step
-      raises the bound (:class:`~pyro_fmvae.learn.mixture_search.IncrementalAscent`);
+      raises the bound (:class:`~pyro_fmvae.learn.mixture.IncrementalAscent`);
     * :meth:`score_samples` is the log posterior predictive density, a mixture of Student-t distributions, and
       ``lower_bound_`` the whole evidence lower bound, both in nats, with all constants;
     * the number of components can be chosen, by splits, merges and deletions;
@@ -42,7 +41,7 @@ class BayesianMixture(MixtureDensity):
 
     Args:
         n_components: K, or "auto": as many, up to 200, as a sample of up to 10,000 rows asks for, by
-            splits, merges and deletions (:func:`~pyro_fmvae.learn.component_moves.split_and_merge`).
+            splits, merges and deletions (:func:`~pyro_fmvae.learn.mixture.split_and_merge`).
         n_clusters: join components into so many clusters, if there are more components, or with "auto" into
             those that valleys of the density separate, deeper than half of the lower peak
             (:func:`~pyro_fmvae.learn.cluster_tree.cluster_tree`). The density stays as it is;

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, OutlierMixin, clone
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from pyro_fmvae.learn.component_moves import systematic_sample
+from pyro_fmvae.learn.mixture import systematic_sample
 from pyro_fmvae.sklearn.bayesian_mixture import BayesianMixture
 from pyro_fmvae.sklearn.standardisation import distinct
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.learn import component_moves
-from pyro_fmvae.learn.component_moves import (
+from pyro_fmvae.learn import mixture
+from pyro_fmvae.learn.mixture import (
     Sample,
     Splits,
     _padded,
@@ -80,7 +80,7 @@ def test_a_fit_goes_on_where_another_ended(monkeypatch):
     assert again.bound == pytest.approx(ended.bound, abs=1e-6)
     assert sample.fit(ended.gamma, 1).bound < ended.bound - 1
     (found,) = pair_gains(sample, ended.gamma, -torch.inf, ended.model)
-    monkeypatch.setattr(component_moves, "FILLED", 200)
+    monkeypatch.setattr(mixture, "FILLED", 200)
     (expected,) = pair_gains(sample, ended.gamma, -torch.inf)
     assert found == pytest.approx(expected, abs=1e-3)
 

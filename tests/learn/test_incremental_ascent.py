@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pyro_fmvae.distributions import NormalWishart
-from pyro_fmvae.learn.mixture_search import (
+from pyro_fmvae.learn.mixture import (
     Anderson,
     IncrementalAscent,
     Rows,

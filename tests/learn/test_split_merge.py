@@ -8,8 +8,9 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 from torch.nn.functional import one_hot
 
-from pyro_fmvae.learn import component_moves
-from pyro_fmvae.learn.component_moves import (
+from pyro_fmvae.learn import mixture
+from pyro_fmvae.learn.mixture import (
+    Fitted,
     Sample,
     Splits,
     best_mixture,
@@ -26,7 +27,6 @@ from pyro_fmvae.learn.component_moves import (
     swaps,
     thinned,
 )
-from pyro_fmvae.learn.mixture_search import Fitted
 from pyro_fmvae.models import ObservedMixture
 from tests.learn.clusters import clusters, make
 
@@ -89,7 +89,7 @@ def test_a_swap_merges_two_halves_and_splits_what_is_joint(monkeypatch):
     assert swaps(sample, poorly, splits.gains(gamma)) == [(0, (1, 2))]
     stuck = sample.fit(gamma)
     assert adjusted_rand_score(kinds, stuck.gamma.argmax(-1)) < 0.8
-    monkeypatch.setattr(component_moves, "_started", lambda *args: [stuck])
+    monkeypatch.setattr(mixture, "_started", lambda *args: [stuck])
     found = best_mixture(sample, 4, torch.Generator().manual_seed(0))
     assert found.model.components == 4 and found.model.num_data == 480 and found.bound > stuck.bound
     assert adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1
@@ -112,8 +112,8 @@ def test_more_starts_never_end_lower():
 def test_a_start_of_twice_as_many_clusters_is_merged():
     x, kinds = clusters(6, 40)
     sample = Sample.of(make, x)
-    kind = component_moves.StartKind(False, True, torch.Generator().manual_seed(0))
-    (found,) = component_moves._started(sample, 6, [kind])
+    kind = mixture.StartKind(False, True, torch.Generator().manual_seed(0))
+    (found,) = mixture._started(sample, 6, [kind])
     assert found.model.components == 6 and adjusted_rand_score(kinds, found.gamma.argmax(-1)) == 1
 
 
@@ -185,11 +185,11 @@ def test_labelled_rows_come_first():
 
 
 def test_labelled_rows_come_first_into_the_sample(monkeypatch):
-    monkeypatch.setattr(component_moves, "STARTED", 60)
-    monkeypatch.setattr(component_moves, "PER_COMPONENT", 1)
-    seen, best = [], component_moves.best_mixture
+    monkeypatch.setattr(mixture, "STARTED", 60)
+    monkeypatch.setattr(mixture, "PER_COMPONENT", 1)
+    seen, best = [], mixture.best_mixture
     monkeypatch.setattr(
-        component_moves, "best_mixture", lambda sample, *others: seen.append(sample) or best(sample, *others)
+        mixture, "best_mixture", lambda sample, *others: seen.append(sample) or best(sample, *others)
     )
     x, kinds = clusters(3, 50)
     labels = torch.where(torch.arange(150) % 5 == 0, kinds, -1).unsqueeze(-1)

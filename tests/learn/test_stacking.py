@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,8 +9,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from torch.testing import assert_close
 
-from pyro_fmvae.learn import stacking
-from pyro_fmvae.learn.component_moves import mixture_of_rows
+from pyro_fmvae.learn.mixture import mixture_of_rows
 from pyro_fmvae.learn.stacking import (
     BELIEVED,
     CERTAIN,
@@ -44,11 +44,14 @@ def make(components=2, rows=N):
     return ObservedMixture(LEVELS, components, rows, (2,))
 
 
+START = partial(mixture_of_rows, make)
+
+
 @pytest.fixture
 def learnt():
     x, labels, truth = table()
     model = mixture_of_rows(make, x, 0, 2, labels=labels).model
-    learn_predictors(model, make, x, labels, torch.arange(N), seed=0)
+    learn_predictors(model, START, x, labels, torch.arange(N), seed=0)
     return model, x, truth
 
 
@@ -71,11 +74,11 @@ def test_held_out_labels_are_not_seen():
     torch.manual_seed(1)
     labels[:60, 0] = torch.arange(60)[torch.randperm(60)] % 2
     model = mixture_of_rows(make, x, 0, 2, labels=labels).model
-    learn_predictors(model, make, x, labels, torch.arange(N), seed=0)
+    learn_predictors(model, START, x, labels, torch.arange(N), seed=0)
     assert model.predictor_of(0).accuracies.max() < 0.7
 
 
-def test_each_label_is_hidden_from_one_mixture(monkeypatch):
+def test_each_label_is_hidden_from_one_mixture():
     x, labels, _ = table()
     hidden = []
 
@@ -83,11 +86,10 @@ def test_each_label_is_hidden_from_one_mixture(monkeypatch):
         seen = labels
         hidden.append((known >= 0) & (seen < 0))
         assert torch.equal(seen[~hidden[-1]], known[~hidden[-1]])
-        return mixture_of_rows(*others, labels=seen, **options)
+        return START(*others, labels=seen, **options)
 
-    monkeypatch.setattr(stacking, "mixture_of_rows", spied)
     known = labels
-    learn_predictors(make(), make, x, labels, torch.arange(N), seed=0)
+    learn_predictors(make(), spied, x, labels, torch.arange(N), seed=0)
     assert torch.equal(torch.stack(hidden).sum(0), (labels >= 0).long())
     counts = [(part & (labels == value)).sum().item() for part in hidden for value in range(2)]
     assert len(hidden) == 5 and max(counts) - min(counts) <= 3
@@ -96,7 +98,7 @@ def test_each_label_is_hidden_from_one_mixture(monkeypatch):
 def test_no_predictor_is_begun_when_the_time_is_up(caplog):
     x, labels, _ = table()
     model = make()
-    learn_predictors(model, make, x, labels, torch.arange(N), seed=0, end=-math.inf)
+    learn_predictors(model, START, x, labels, torch.arange(N), seed=0, end=-math.inf)
     assert model.predictor_of(0) is None
     assert "the mixture alone predicts 1 of them: the time is up" in caplog.text
 
@@ -115,7 +117,7 @@ def test_single_labels_of_values_are_left_to_the_mixture():
     kept = [int((truth == value).nonzero()[0]) for value in range(2)]
     labels.fill_(-1)[kept, 0] = torch.arange(2)
     model = make()
-    learn_predictors(model, make, x, labels, torch.arange(N), seed=0)
+    learn_predictors(model, START, x, labels, torch.arange(N), seed=0)
     assert model.predictor_of(0) is None
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.learn.mixture_search import ascend
+from pyro_fmvae.learn.mixture import ascend
 from pyro_fmvae.models import ObservedMixture, packed_numbers
 from pyro_fmvae.models import table_posterior as module
 from pyro_fmvae.models.packed_numbers import PackedNumbers

@@ -49,9 +49,9 @@ from pyro_fmvae.files import checkpoint
 from pyro_fmvae.files.checkpoint import alone
 from pyro_fmvae.files.memory import most_used
 from pyro_fmvae.infer.ranks import world
-from pyro_fmvae.learn.component_moves import CODES, mixture_of_codes
 from pyro_fmvae.learn.fitting import Record
 from pyro_fmvae.learn.label_spreading import predictors_of_unlearnt
+from pyro_fmvae.learn.mixture import CODES, mixture_of_codes
 from pyro_fmvae.learn.options import AUTO, TrainConfig, completed
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.nn import ConvDecoder

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from pyro_fmvae.learn.component_moves import Sample
-from pyro_fmvae.learn.mixture_search import FREQUENT, features_of
+from pyro_fmvae.learn.mixture import FREQUENT, Sample, features_of
 from pyro_fmvae.models import ObservedMixture, TablePrior
 
 N = 150
