@@ -141,6 +141,13 @@ def missing(data):
         pyro.sample("y_unobserved", dist.Normal(loc, precision.rsqrt()).expand([3]).to_event(1))
 
 
+def masked(data):
+    loc = pyro.sample("loc", dist.Normal(0.0, 2.0))
+    with pyro.plate("rows", 3), poutine.mask(mask=torch.tensor([True, True, False])):
+        theta = pyro.sample("theta", dist.Normal(loc, 1.0))
+        pyro.sample("y", dist.Normal(theta, 0.5), obs=data.get("y"))
+
+
 def indicators(data):
     x = torch.linspace(-1.0, 1.0, 15).view(5, 3).sin()
     share = pyro.sample("share", dist.Beta(2.0, 2.0))
@@ -163,7 +170,7 @@ PROGRAMS = {
     program.__name__: program
     for program in (
         *(hierarchy, regression, scaled_rates, covariance, mixture, summed_mixture, admixture),
-        *(markov, hidden_markov, linear_chain, walk, missing, indicators),
+        *(markov, hidden_markov, linear_chain, walk, missing, masked, indicators),
     )
 }
 
@@ -620,9 +627,16 @@ def improper(y):
     pyro.sample("y", dist.Poisson(rate), obs=y[0])
 
 
+def overflowing(y):
+    loc = pyro.sample("loc", dist.Normal(1e4, 1.0))
+    pyro.sample("leaf", dist.LogNormal(loc, 1.0))
+    pyro.sample("y", dist.Normal(loc, 1.0), obs=y[0])
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        (overflowing, "site 'leaf': its draw is not finite; give the sites before it proper priors"),
         (subsampled, "site 'y': plate 'rows' is subsampled; a posterior's draws need all data"),
         (counts, "site 'n': Poisson has no finite number of values to draw from"),
         (shorthand, "site 'z': expected Pyro's own distributions, got Assignment"),
