@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_t, nbinom
 from sklearn.base import clone
-from sklearn.datasets import load_wine
+from sklearn.datasets import load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import BayesianGaussianMixture
@@ -190,6 +190,15 @@ def test_one_gaussian_has_one_component(columns, rows):
     rng = np.random.default_rng(rows)
     x = rng.normal(size=(rows, columns)) @ rng.normal(size=(columns, columns))
     assert BayesianMixture("auto", random_state=0).fit(x).n_components_ == 1
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_species_are_components(seed):
+    """Versicolor and virginica overlap: two components are within a standard error of three."""
+    x, species = load_iris(return_X_y=True)
+    mixture = BayesianMixture("auto", random_state=seed).fit(x)
+    assert mixture.n_components_ == 3
+    assert adjusted_rand_score(species, mixture.predict(x)) > 0.85
 
 
 @pytest.mark.parametrize("full", [True, False])
