@@ -27,8 +27,8 @@ class TracedEstimator(BayesianMixture):
         self.trace.record(0, self._posterior(ascent.model))
         sweep = ascent.sweep
 
-        def traced() -> float:
-            bound: float = sweep()
+        def traced(**how: Any) -> float:
+            bound: float = sweep(**how)
             self.trace.record(len(self.trace.points), self._posterior(ascent.model))
             if not self.trace.time_left:
                 raise OutOfTime

@@ -141,7 +141,7 @@ def best_chain(
         if model.is_ordered:
             clusters = _cut(lengths, states, generator if number else None)
         elif model.sites.covariates and number % 2 == 0:
-            clusters = _closest_lines(model, x, states, generator)
+            clusters = _closest_lines(model, x, states, known, generator)
         else:
             space = whitened(features) if model.sites.full and number % 2 else features
             clusters = _clusters(space, states, known, generator)
@@ -192,17 +192,26 @@ def _features(model: ObservedChain, x: Tensor) -> Tensor:
     return torch.cat(parts, -1)
 
 
-def _closest_lines(model: ObservedChain, x: Tensor, states: int, generator: torch.Generator) -> Tensor:
-    """Which of the regressions of K parts of successive rows is closest to each row, int64 [N]."""
+def _closest_lines(
+    model: ObservedChain, x: Tensor, states: int, known: Tensor | None, generator: torch.Generator
+) -> Tensor:
+    """Which of K regressions is closest to each row, int64 [N].
+
+    Each is that of the rows in which its state is known, or of a part of successive rows.
+    """
     inputs = with_one(x[:, model.sites.covariates].nan_to_num(0.0).double())
-    numbers = x[:, model.sites.numbers].double().nan_to_num(0.0)
+    numbers = x[:, model.sites.numbers].double()
+    there = ~numbers.isnan().any(-1)
+    inputs, numbers = inputs * there.unsqueeze(-1), numbers.nan_to_num(0.0) * there.unsqueeze(-1)
     length = min(PARTS * inputs.shape[1], len(x))
-    begins = torch.randint(len(x) - length + 1, (states, 1), generator=generator).to(x.device)
-    part = begins + torch.arange(length, device=x.device)
-    u, y = inputs[part], numbers[part]
-    ridge = RIDGE * torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
-    lines = torch.linalg.solve(u.mT @ u + ridge, u.mT @ y)
-    return (numbers - inputs @ lines).square().sum(-1).argmin(0)
+    begins = torch.randint(len(x) - length + 1, (states,), generator=generator).tolist()
+    ridge, distances = RIDGE * torch.eye(inputs.shape[1], dtype=inputs.dtype, device=x.device), []
+    for state, begin in enumerate(begins):
+        own = slice(begin, begin + length) if known is None or not (known == state).any() else known == state
+        u, y = inputs[own], numbers[own]
+        line = torch.linalg.solve(u.mT @ u + ridge, u.mT @ y)
+        distances.append((numbers - inputs @ line).square().sum(-1))
+    return torch.stack(distances).argmin(0)
 
 
 def _cut(lengths: Tensor, states: int, generator: torch.Generator | None) -> Tensor:

@@ -235,8 +235,9 @@ def basis(heads: Sequence[Array], dim: int) -> Array:
 def telling_directions(codes: Array, labels: Labels, room: int) -> Array:
     """Directions in which the means of the values of a label differ, orthonormal: [at most room, S].
 
-    They are as many as explain ``TELLS`` of the variance of points that they were not found by, half of those
-    whose label is known. In all directions orthogonal to K - 1 of them, the means of K values are equal.
+    They are as many as explain ``TELLS`` of the variance: that of half of the points whose label is known, by
+    directions and means of the other half, so that chance explains nothing. In all directions orthogonal to
+    K - 1 of them, the means of K values are equal.
 
     Args:
         codes: [M, S].
@@ -247,10 +248,13 @@ def telling_directions(codes: Array, labels: Labels, room: int) -> Array:
     known = known[np.argsort(labels[known], kind="stable")]
     most, shares = min(len(np.unique(labels[known])) - 1, room), []
     for one, other in ((known[::2], known[1::2]), (known[1::2], known[::2])) if most > 0 else ():
-        directions = np.linalg.svd(_means(codes[one], labels[one]))[2][:most]
-        between = (_means(codes[other], labels[other]) @ directions.T) ** 2
-        total = ((codes[other] - codes[other].mean(0)) @ directions.T) ** 2
-        shares.append(between.sum(0) / total.sum(0).clip(1e-12))
+        directions = np.linalg.svd(_means(codes[one], labels[one]))[2][:most].T
+        other = other[np.isin(labels[other], labels[one])]
+        values, places = np.unique(labels[one], return_inverse=True)
+        means = np.stack([codes[one][places == value].mean(0) for value in range(len(values))])
+        left = (codes[other] - means[np.searchsorted(values, labels[other])]) @ directions
+        total = (codes[other] - codes[one].mean(0)) @ directions
+        shares.append((total**2 - left**2).sum(0) / (total**2).sum(0).clip(1e-12))
     number = (np.mean(shares, 0) >= TELLS).sum() if shares else 0
     return np.linalg.svd(_means(codes[known], labels[known]))[2][:number] if number else codes[:0]
 

@@ -371,11 +371,10 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         mean, known = probs @ self.state_means(), list(self._columns.covariates)
         inputs = self._inputs(covariates, probs.shape[:2] if several else (steps,))
         if inputs is not None:
-            inputs = inputs.expand(*probs.shape[:2], -1)
-            apart = inputs.numpy() * self._columns.scale[known]
-            mean[..., known] += apart
+            inputs = inputs.reshape(*probs.shape[:2], -1)
+            apart, mean[..., known] = inputs - self._columns.centre[known], inputs
             mean[..., self._columns.numbers] += np.einsum("bhk,kdp,bhp->bhd", probs, self.coef_, apart)
-            inputs = inputs.unsqueeze(2).expand(-1, -1, DRAWS, -1).flatten(0, 2)
+            inputs = np.repeat(inputs, DRAWS, axis=1).reshape(-1, len(known))
         with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
             number = torch.multinomial(torch.as_tensor(probs).flatten(0, 1), DRAWS, replacement=True)
             rows = self._drawn(number.flatten(), inputs).reshape(*probs.shape[:2], DRAWS, -1)
@@ -492,7 +491,9 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
     def model_arguments(
         self, X: Any, lengths: Any = None, sample_weight: Any = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Arguments of :attr:`model_`: standardised columns, what is there, lengths, weights and trials.
+        """Arguments of :attr:`model_`: columns, what is there, lengths, weights, and what is known.
+
+        That is numbers of trials, then covariates.
 
         Args:
             X, lengths, sample_weight: as for :meth:`fit`.
@@ -518,6 +519,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             "levels": list(columns.levels),
             "columns": {name: torch.as_tensor(array) for name, array in arrays.items()},
             "covariates": list(columns.covariates),
+            "names": list(getattr(self, "feature_names_in_", ())),
             "trials": self._trials,
             "typical": self._typical,
             "shape": self._rates[0],
@@ -536,6 +538,8 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         """Take over the :meth:`state` of an estimator that has the same arguments."""
         self.n_features_in_ = len(state["levels"])
         arrays = {name: tensor.numpy() for name, tensor in state["columns"].items()}
+        if state["names"]:
+            self.feature_names_in_ = np.array(state["names"], dtype=object)
         covariates = tuple(state["covariates"])
         self._columns = Standardisation(tuple(state["levels"]), **arrays, covariates=covariates)
         self._trials, self._typical = state["trials"], state["typical"]
@@ -571,7 +575,10 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         own = [*categorical, *counted, *pairs, *pairs.values(), *covariates]
         if len(set(own)) < len(own):
             twice = next(column for column in own if own.count(column) > 1)
-            raise ValueError(f"X: expected a column to be of one kind, got column {twice} twice")
+            raise ValueError(
+                f"X: expected each column in one of categorical_features, count_features, binomial_features "
+                f"and covariate_features, got column {twice} twice"
+            )
         whole = [*counted, *pairs, *pairs.values()]
         columns = Standardisation.of(x, weights, categorical, whole)
         levels, rates = np.array(columns.levels), dict(zip(whole, columns.rates, strict=True))
@@ -596,22 +603,33 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             kinds = self._indices("categorical_features"), self._indices("count_features")
             known = {*covariates, *kinds[0], *kinds[1], *self._pairs(), *self._pairs().values()}
             numbers = [column for column in range(rows.shape[1]) if column not in known]
-            gone = np.isnan(rows[:, covariates]).any(1, keepdims=True)
-            rows[:, numbers] = np.where(gone, np.nan, rows[:, numbers])
+            rows = rows.copy()
+            rows[np.ix_(np.isnan(rows[:, covariates]).any(1), numbers)] = np.nan
         return rows
 
-    def _inputs(self, covariates: ArrayLike | None, shape: tuple[int, ...]) -> Tensor | None:
-        """Standardised covariates of a given shape [..., P]; None if the model has none."""
+    def _inputs(self, covariates: Any, shape: tuple[int, ...]) -> np.ndarray | None:
+        """Covariates [..., P] of steps of a given shape, in the order of the model's; None if it has none."""
         known = list(self._columns.covariates)
-        if covariates is None and not known:
+        if not known:
+            if covariates is not None:
+                raise ValueError("covariates: expected None, since the model has no covariate_features")
             return None
-        found = np.asarray([] if covariates is None else covariates, dtype=np.float64)
-        if found.shape != (*shape, len(known)) or not np.isfinite(found).all():
-            wanted = [*shape, len(known)] if known else None
-            raise ValueError(
-                f"covariates: expected finite numbers of shape {wanted}, got {list(found.shape)}"
-            )
-        return torch.as_tensor((found - self._columns.centre[known]) / self._columns.scale[known])
+        if hasattr(covariates, "columns") and hasattr(self, "feature_names_in_"):
+            names = self.feature_names_in_[known].tolist()
+            if missing := [name for name in names if name not in covariates.columns]:
+                raise ValueError(f"covariates: expected columns {names}, got none of the name {missing[0]!r}")
+            covariates = covariates[names]
+        wanted = [*shape, len(known)]
+        try:
+            found = np.asarray(np.nan if covariates is None else covariates, dtype=np.float64)
+        except ValueError:
+            raise ValueError(f"covariates: expected finite numbers of shape {wanted}, got others") from None
+        if found.shape != tuple(wanted):
+            given = "None" if covariates is None else f"shape {list(found.shape)}"
+            raise ValueError(f"covariates: expected finite numbers of shape {wanted}, got {given}")
+        if not np.isfinite(found).all():
+            raise ValueError("covariates: expected finite numbers, got NaN or an infinite one")
+        return found
 
     def _pairs(self) -> dict[int, int]:
         """Columns of successes, each with that of the numbers of trials."""
@@ -724,11 +742,14 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         units: np.ndarray = scale[columns.numbers][:, None] / scale[list(columns.covariates)]
         return units
 
-    def _drawn(self, states: Tensor, covariates: Tensor | None) -> np.ndarray:
-        rows = self._columns.in_units(self._chain.draws(states, self._typical, covariates))
-        if covariates is not None:
-            known = list(self._columns.covariates)
-            rows[:, known] = covariates.numpy() * self._columns.scale[known] + self._columns.centre[known]
+    def _drawn(self, states: Tensor, covariates: np.ndarray | None) -> np.ndarray:
+        """Rows of states [n], in the data's units, given the covariates [n, P] if there are any."""
+        if covariates is None:
+            return self._columns.in_units(self._chain.draws(states, self._typical))
+        known = list(self._columns.covariates)
+        inputs = torch.as_tensor((covariates - self._columns.centre[known]) / self._columns.scale[known])
+        rows = self._columns.in_units(self._chain.draws(states, self._typical, inputs))
+        rows[:, known] = covariates
         return rows
 
     def state_means(self) -> np.ndarray:

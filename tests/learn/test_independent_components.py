@@ -161,6 +161,16 @@ def test_directions_of_a_label_are_as_many_as_tell_points_beside(known, values, 
     np.testing.assert_allclose(found @ found.T, np.eye(number), atol=1e-12)
 
 
+@pytest.mark.parametrize("each", [1, 2, 4, 8, 20])
+@pytest.mark.parametrize("values", [2, 10])
+def test_few_labels_tell_no_direction_of_noise(each, values):
+    for seed in range(10):
+        codes = np.random.default_rng(seed).normal(size=(500, 16))
+        labels = np.full(500, -1)
+        labels[: each * values] = np.arange(each * values) % values
+        assert len(telling_directions(codes, labels, 8)) == 0
+
+
 def test_factors_have_units_of_their_size_and_large_ones_several():
     units = [unit(0, [0], 2.5, 2), unit(2, [0], 1.0), unit(3, [0], 0.99), unit(4, [0], 0.05)]
     (two,), (six,) = blocks_of(units, (2, 6), (3, 3))

@@ -483,10 +483,10 @@ def test_states_are_told_apart_by_slopes(slopes, kind, clean_slate):
     np.testing.assert_allclose(ends.means, drawn.means, atol=0.4 * (ends.means[1] - ends.means[0]).mean())
     again = clone(model).restore(model.state())
     assert again.score(x, lengths=lengths) == model.score(x, lengths=lengths)
-    whole = model.score(np.delete(x, 5, 0)[:100]) - model.score(x[:100])
+    assert not np.isnan(x[5, [0, 3]]).any()  # what is given stays as it is
     gap = x[:101].copy()
     gap[5, [0, 3]] = np.nan  # a row without a covariate tells no more than one without numbers
-    assert np.isfinite(whole) and model.score(x[:101]) == model.score(gap)
+    assert model.score(x[:101]) == model.score(gap)
 
 
 def test_forecasts_know_the_covariates(slopes):
@@ -504,14 +504,48 @@ def test_forecasts_know_the_covariates(slopes):
     np.testing.assert_allclose(drawn, means[0], atol=0.15)
     several = model.forecast(2, x, [200, 200], covariates=np.stack([ahead, ahead]))
     np.testing.assert_allclose(several.mean[1], forecast.mean, atol=1e-9)
-    with pytest.raises(ValueError, match=r"covariates: expected finite numbers of shape \[2, 2\], got \[0\]"):
+    with pytest.raises(ValueError, match=r"covariates: expected finite numbers of shape \[2, 2\], got None"):
         model.forecast(2)
-    with pytest.raises(ValueError, match=r"covariates: expected finite numbers of shape None"):
+    with pytest.raises(ValueError, match="covariates: expected finite numbers, got NaN"):
+        model.forecast(1, covariates=[[np.nan, 1]])
+    with pytest.raises(
+        ValueError, match=r"covariates: expected finite numbers of shape \[1, 2\], got others"
+    ):
+        model.forecast(1, covariates=[["low", 1]])
+    with pytest.raises(ValueError, match="covariates: expected None, since the model has no"):
         HiddenMarkovModel(1).fit(x).sample(2, ahead)
     with pytest.raises(ValueError, match="covariate_features: expected a column of numbers beside them"):
         HiddenMarkovModel(1, covariate_features=[0, 1, 2, 3]).fit(x)
     with pytest.raises(ValueError, match="got column 1 twice"):
         HiddenMarkovModel(1, covariate_features=[1], categorical_features=[1]).fit(np.abs(x) // 1)
+
+
+def test_covariates_of_data_frames_have_names(slopes):
+    pd = pytest.importorskip("pandas")
+    x = pd.DataFrame(slopes[0], columns=["y", "price", "heat", "z"])
+    model = HiddenMarkovModel(2, covariate_features=["price", "heat"], n_init=2, random_state=0).fit(x)
+    ahead = pd.DataFrame({"heat": [1.0], "price": [8.0]})
+    expected = model.forecast(1, covariates=[[8.0, 1.0]])
+    np.testing.assert_array_equal(model.forecast(1, covariates=ahead).mean, expected.mean)
+    np.testing.assert_array_equal(expected.mean[0, [1, 2]], [8.0, 1.0])
+    with pytest.raises(ValueError, match="got none of the name 'heat'"):
+        model.forecast(1, covariates=ahead[["price"]])
+    again = clone(model).restore(model.state())
+    assert again.score(x) == model.score(x)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_known_states_tell_their_lines(seed):
+    rng = np.random.default_rng(seed)
+    path = np.repeat(rng.integers(3, size=24), 10)
+    covariate = rng.normal(size=240)
+    y = (path - 1) * 3 * covariate + rng.normal(0, 0.3, 240)
+    states = np.full(240, -1)
+    for state in range(3):
+        states[np.flatnonzero(path == state)[:3]] = state
+    x = np.column_stack([y, covariate])
+    model = HiddenMarkovModel(3, covariate_features=[1], random_state=seed).fit(x, states=states)
+    assert np.mean(model.predict(x) == path) > 0.9
 
 
 def test_the_step_before_makes_an_autoregressive_model():

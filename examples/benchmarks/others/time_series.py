@@ -142,18 +142,18 @@ def main():
     for name, x in data().items():
         known = 3 * len(x) // 4
         for method, (run, options) in METHODS[name].items():
-            found, inside, seconds = [], None, []
+            found, inside, seconds = [], [], []
             for seed in range(chosen.seeds if run in (switching, markov_regression) else 1):
                 begun = time.process_time()
                 total, lower, upper = run(x, known, seed, **options)
                 seconds.append(time.process_time() - begun)
                 found.append(total / (len(x) - known))
                 if lower is not None:
-                    inside = float(((lower < x[known:]) & (x[known:] < upper)).mean())
+                    inside.append(((lower < x[known:]) & (x[known:] < upper)).mean())
             ended = [each for each in found if not np.isnan(each)]
             row = {"series": name, "method": method, "log-density": round(statistics.mean(ended), 3)}
             row |= {"each": [round(each, 3) for each in ended], "failed": len(found) - len(ended)}
-            row["inside"] = inside and round(inside, 2)
+            row["inside"] = round(float(np.mean(inside)), 2) if inside else None
             print(json.dumps(row | {"seconds": round(statistics.mean(seconds), 2)}), flush=True)
 
 
