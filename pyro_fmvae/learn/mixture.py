@@ -23,7 +23,7 @@ from pyro_fmvae.infer.seeding import kmeans_draws, kmeans_together
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.learnt_prior import LearntPrior
 from pyro_fmvae.models.packed_numbers import LARGEST as KEPT
-from pyro_fmvae.models.packed_numbers import PackedNumbers, PackedObservations
+from pyro_fmvae.models.packed_numbers import PackedNumbers, PackedObservations, incomplete
 from pyro_fmvae.models.table_sites import COUNTS, NUMBERS, WEIGHTS, child_of, parameter_of
 
 # Steps of a mixture of table rows towards its conjugate posterior, and the bound that they raise.
@@ -189,25 +189,29 @@ class IncrementalAscent:
         self._swept += 1
         self.plain = plain or self._among[0] is None
         leapt = not plain and self._leap()
-        self.plain, begun = self.plain and not leapt, self._state()
-        totals = self._totals()  # summed anew in every sweep, so that rounding does not pile up
-        for number in range(len(self.parts)):
-            if not leapt:
+        self.plain = self.plain and not leapt
+        if not leapt:
+            begun, totals = self._state(), self._totals()  # anew, so that rounding does not pile up
+            for number in range(len(self.parts)):
                 old = self._statistics[number]
                 self._visit(number)
                 for name, total in totals.items():
                     total += self._statistics[number][name] - old[name]
-            self._add(totals)
+                self._add(totals)
+            self._end(begun, totals)
+        return self.bound()
+
+    def _end(self, begun: Tensor, totals: Naturals) -> None:
+        """Learn the prior, and remember the sweep, from the state in which it began."""
         if self._learns:
             self.model.learn_prior()
             self.before = self._priors()
             self._add(totals)
         if len(self.parts) == 1:
             self._anderson.add(begun, self._state())
-        return self.bound()
 
     def _leap(self) -> bool:
-        """Go where sweeps are expected to settle, and take the statistics there, if the bound is no lower."""
+        """A sweep from where sweeps are expected to settle, if its bound is no lower."""
         ahead = self._anderson.ahead()
         if ahead is None:
             return False
@@ -227,7 +231,11 @@ class IncrementalAscent:
         ):
             self.before = of_prior
             self._add({name: of_posterior[name] - value for name, value in of_prior.items()})
+            begun = self._state()
             self._visit(0)
+            left = self._totals()
+            self._add(left)
+            self._end(begun, left)
             if self.bound() >= reached:
                 return True
         self._statistics[0], self._beside[0], self._among[0] = kept
@@ -1267,7 +1275,7 @@ def mixture_of_rows(
     """
     sites, size = make(1, 1).sites, STARTED
     if components is None:
-        gaps = sites.full and x[:, sites.numbers].isnan().any()
+        gaps = sites.full and incomplete(x[:, sites.numbers]).any()
         size = STARTED_FULL_GAPS if gaps else STARTED
     else:
         size = max(size, PER_COMPONENT * components)

@@ -15,7 +15,7 @@ from pyro_fmvae.distributions import Columns, HiddenMarkov, NaturalDistribution
 from pyro_fmvae.distributions.chain import Chain
 from pyro_fmvae.distributions.restated import log_beta
 from pyro_fmvae.models.learnt_prior import LearntPrior
-from pyro_fmvae.models.packed_numbers import PackedObservations
+from pyro_fmvae.models.packed_numbers import PackedObservations, incomplete
 from pyro_fmvae.models.regressed_numbers import (
     LINES,
     LearntRegression,
@@ -173,7 +173,7 @@ class SequenceRows:
         there = _places(lengths)
         weights = torch.ones(len(lengths), dtype=torch.float64) if weights is None else weights
         partial = model.sites.full and not model.sites.covariates
-        gaps = partial and x[:, model.sites.numbers].isnan().any()
+        gaps = partial and incomplete(x[:, model.sites.numbers]).any()
         # packed rows with gaps leave out pairs of a row and a state that neighbours may ask for
         observations = model.sites.observations(x) if gaps else model.packed(x)
         return cls(observations, lengths, weights.to(x.device), there, states)

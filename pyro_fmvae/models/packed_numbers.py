@@ -29,7 +29,7 @@ class PackedNumbers:
     """Rows of numbers [N, D] with E[log p] and conjugate updates as one matrix product each.
 
     They take the place of the rows among the observations of an :class:`ObservedMixture`. Where covariances
-    are full, rows with missing numbers have no such statistics, and are computed anew each time.
+    are full, rows that miss some of their numbers have no such statistics, and are computed anew each time.
 
     Args:
         x: NaN where missing.
@@ -37,17 +37,18 @@ class PackedNumbers:
     """
 
     def __init__(self, x: Tensor, full: bool) -> None:
-        x, gone = x.double(), x.isnan()
+        x, with_gaps = x.double(), incomplete(x)
         self.count, self.gaps = len(x), None
         self._last: tuple[Tensor, Tensor, Tensor] | None = None
-        if full and gone.any():
-            with_gaps = gone.any(-1)
+        if full and with_gaps.any():
             self.gaps, self.whole = with_gaps.nonzero().squeeze(-1), (~with_gaps).nonzero().squeeze(-1)
             self.with_gaps, x = x[self.gaps], x[self.whole]
         known = (~x.isnan()).double().sum(-1)
         self.constant = -0.5 * math.log(2 * math.pi) * known
         self.own_statistics = (
-            _across(x) if full else COLUMN_NORMAL_GAMMA.data_stats(x, torch.zeros_like(x)).mT.contiguous()
+            _across(x).masked_fill_(known == 0, 0.0)
+            if full
+            else COLUMN_NORMAL_GAMMA.data_stats(x, torch.zeros_like(x)).mT.contiguous()
         )
 
     def chosen(self, rows: Tensor) -> "PackedNumbers":
@@ -127,6 +128,12 @@ class PackedNumbers:
         if last is not None and torch.equal(last[0], stats) and torch.allclose(last[1], gamma, 0, SAME):
             return target + scale * last[-1]
         return marginal_update(target, gamma, self.with_gaps, stats, float(scale))
+
+
+def incomplete(x: Tensor) -> Tensor:
+    """Which rows [N, D] miss some of their numbers, but not all: bool [N]."""
+    gone = x.isnan()
+    return gone.any(-1) & ~gone.all(-1)
 
 
 def _across(x: Tensor) -> Tensor:

@@ -33,7 +33,13 @@ from pyro_fmvae.models.regressed_numbers import LINES
 from pyro_fmvae.models.table_sites import LEFT_OUT, column_site, parameter_of
 from pyro_fmvae.sklearn.sequences import GivenSequences, weights_of_sequences
 from pyro_fmvae.sklearn.standardisation import Standardisation
-from pyro_fmvae.sklearn.table_estimator import TableEstimator, check_convergence, check_tolerance, tails_of
+from pyro_fmvae.sklearn.table_estimator import (
+    TableEstimator,
+    check_components,
+    check_convergence,
+    check_tolerance,
+    tails_of,
+)
 
 MOST: Final = 50
 """States at most, if their number is chosen."""
@@ -774,8 +780,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         return found
 
     def _check_parameters(self) -> None:
-        if self.n_components != "auto":
-            check_scalar(self.n_components, "n_components", Integral, min_val=1)
+        check_components(self.n_components)
         for name, allowed in (
             ("covariance_type", ("full", "diag")),
             ("topology", TOPOLOGIES),

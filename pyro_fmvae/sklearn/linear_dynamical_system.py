@@ -28,7 +28,13 @@ from pyro_fmvae.learn.linear_ascent import (
 )
 from pyro_fmvae.sklearn.sequences import GivenSequences
 from pyro_fmvae.sklearn.standardisation import Standardisation
-from pyro_fmvae.sklearn.table_estimator import RowEstimator, check_convergence, check_tolerance, tails_of
+from pyro_fmvae.sklearn.table_estimator import (
+    RowEstimator,
+    check_components,
+    check_convergence,
+    check_tolerance,
+    tails_of,
+)
 
 MOST: Final = 10
 """Numbers of a state at most, if chosen."""
@@ -114,8 +120,7 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
         Raises:
             ValueError: an argument out of range.
         """
-        if self.n_components != "auto":
-            check_scalar(self.n_components, "n_components", Integral, min_val=1)
+        check_components(self.n_components)
         check_tolerance(self.tol)
         check_scalar(self.max_iter, "max_iter", Integral, min_val=1)
         given = GivenSequences.of(X, lengths)

@@ -29,7 +29,12 @@ from pyro_fmvae.learn.linear_ascent import (
     state_of,
 )
 from pyro_fmvae.sklearn.standardisation import is_constant
-from pyro_fmvae.sklearn.table_estimator import RowEstimator, check_convergence, check_tolerance
+from pyro_fmvae.sklearn.table_estimator import (
+    RowEstimator,
+    check_components,
+    check_convergence,
+    check_tolerance,
+)
 
 
 class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstimator):
@@ -73,8 +78,7 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
         check_scalar(self.max_iter, "max_iter", Integral, min_val=1)
         x = self._checked(X, reset=True)
         count, dim = x.shape
-        if self.n_components != "auto":
-            check_scalar(self.n_components, "n_components", Integral, min_val=1, max_val=dim)
+        check_components(self.n_components, most=dim)
         there = np.maximum((~np.isnan(x)).sum(0), 1)
         self._centre = np.nansum(x, 0) / there
         scale = np.sqrt(np.nansum((x - self._centre) ** 2, 0) / there)

@@ -19,7 +19,7 @@ from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING, MixingWeights
 from pyro_fmvae.models.table_sites import NUMBERS, WEIGHTS, parameter_of
 from pyro_fmvae.sklearn.standardisation import CPU
-from pyro_fmvae.sklearn.table_estimator import TableEstimator, check_tolerance, tails_of
+from pyro_fmvae.sklearn.table_estimator import TableEstimator, check_components, check_tolerance, tails_of
 
 # Parameters of a mixture as a scikit-learn estimator.
 
@@ -81,10 +81,9 @@ class MixtureParameters(TableEstimator):
         self.verbose = verbose
 
     def _check_parameters(self) -> None:
-        if self.n_components != "auto":
-            check_scalar(self.n_components, "n_components", Integral, min_val=1)
-        if self.n_clusters not in (None, "auto"):
-            check_scalar(self.n_clusters, "n_clusters", Integral, min_val=1)
+        check_components(self.n_components)
+        if self.n_clusters is not None:
+            check_components(self.n_clusters, "n_clusters")
         if self.covariance_type not in ("full", "diag"):
             raise ValueError(f"covariance_type: expected 'full' or 'diag', got {self.covariance_type!r}")
         if self.weight_concentration_prior_type not in WEIGHT_PRIORS:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 from typing import Any, Final
 
 import numpy as np
@@ -161,6 +161,19 @@ def check_sizes(rows: np.ndarray, name: str = "X", remedy: str = ", or set the n
             f"{name}: expected numbers of at most {LARGEST:g} in size, got one of {sizes[column]:g} in "
             f"column {column}; change the column's units{remedy}"
         )
+
+
+def check_components(number: Any, name: str = "n_components", most: int | None = None) -> None:
+    """Refuse a number of components or clusters, up to ``most``, that is neither an integer >= 1 nor "auto".
+
+    Raises:
+        TypeError: it is a number, but no integer.
+        ValueError: it is out of range, or no number.
+    """
+    if isinstance(number, Number):
+        check_scalar(number, name, Integral, min_val=1, max_val=most)
+    elif not (isinstance(number, str) and number == "auto"):
+        raise ValueError(f"{name}: expected a number >= 1 or 'auto', got {number!r}")
 
 
 def check_tolerance(tol: Any) -> None:

@@ -15,6 +15,7 @@ from pyro_fmvae.learn.mixture import (
     sufficient_statistics,
 )
 from pyro_fmvae.models import ObservedMixture, TablePrior
+from pyro_fmvae.models.learnt_prior import LEAST_VARIANCE
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING
 
 N = 90
@@ -133,6 +134,24 @@ def ascended(x, sweeps, plain):
     for _ in range(sweeps):
         bounds.append(ascent.sweep(plain=plain))
     return model, torch.tensor(bounds, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("means", [False, True])
+def test_leaps_past_the_limits_of_a_learnt_prior_never_lower_the_bound(means):
+    """A column is nearly another one, half of the numbers are missing: the prior is at its least variance."""
+    torch.manual_seed(2)
+    x = torch.randn(60, 3, dtype=torch.float64)
+    x = torch.cat([x, x[:, :1] + 0.01 * torch.randn(60, 1)], -1)
+    x = x.masked_fill(torch.rand(60, 4) < 0.5, torch.nan)
+    x = (x - x.nanmean(0)) / (x.square().nanmean(0) - x.nanmean(0).square()).sqrt()
+    numbers = NormalWishart(torch.zeros(4, dtype=torch.float64), 0.1, 2.0, 2.0)
+    prior = TablePrior(numbers=numbers, learn_s0=means)
+    model = ObservedMixture([0] * 4, 1, 60, prior=prior, full=True, learn_prior=True)
+    ascent = IncrementalAscent(model, parts_of(x, 60))
+    bounds = torch.tensor([ascent.sweep() for _ in range(60)], dtype=torch.float64)
+    assert bounds.diff().min() > -1e-9 and bounds[-1] > bounds[0] + 40
+    least = torch.linalg.eigvalsh(model.learnt.rate)[0].item()
+    assert least == pytest.approx(LEAST_VARIANCE * 2.0**2)  # as a share of what the given prior expects
 
 
 def test_sweeps_that_leap_end_higher_and_never_lower_the_bound():

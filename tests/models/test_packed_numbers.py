@@ -1,10 +1,13 @@
 """Rows whose statistics are computed once have the table and the update of the rows themselves."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.learn.mixture import ascend
+from pyro_fmvae.distributions.marginal_component import marginal_table, marginal_update
+from pyro_fmvae.learn.mixture import ascend, ascended
 from pyro_fmvae.models import ObservedMixture, packed_numbers
 from pyro_fmvae.models import table_posterior as module
 from pyro_fmvae.models.packed_numbers import PackedNumbers
@@ -67,6 +70,35 @@ def test_filled_rows_have_no_gaps():
     complete = ~x.isnan().any(-1)
     assert 5 < complete.sum() < 20
     assert_close(table[complete], other.log_likelihoods(stats, gamma)[complete])
+
+
+@pytest.mark.parametrize("rows", [[3, 7], range(40)])
+def test_rows_without_any_number_are_no_gaps(rows):
+    """They have E[log p] 0 and add nothing, as in the table of the rows themselves, also side by side."""
+    torch.manual_seed(0)
+    x = torch.randn(40, 4, dtype=torch.float64).index_fill(0, torch.tensor(list(rows)), torch.nan)
+    model = ObservedMixture((0, 0, 0, 0), 3, 40, full=True)
+    numbers, prior = model.packed(x)["x"], model.natural_priors()["x_parameter"].natural
+    stats = model.natural("x_parameter").expected_stats()
+    gamma = torch.rand(40, 3, dtype=torch.float64)
+    assert numbers.gaps is None and len(numbers) == 40
+    table = numbers.log_likelihoods(stats, torch.zeros(3))
+    assert_close(table, marginal_table(x, stats))
+    assert (table[list(rows)] == 0.0).all()
+    assert_close(numbers.update(prior, gamma, stats, 2.0), marginal_update(prior, gamma, x, stats, 2.0))
+    places = torch.tensor([[3, 4, 5], [6, 7, 8]])
+    chosen = numbers.chosen(places).log_likelihoods(stats.expand(2, -1, -1), torch.zeros(3))
+    assert_close(chosen, table[places])
+    found = [
+        ascended([deepcopy(model)], observations, [gamma / gamma.sum(-1, keepdim=True)], 20, tolerance=0.0)
+        for observations in (model.packed(x), model.observations(x))
+    ]
+    assert found[0][0].bound == pytest.approx(found[1][0].bound, rel=1e-12)
+    x[0, 0], x[0, 1] = 1.0, torch.nan
+    mixed = model.packed(x)["x"]
+    assert mixed.gaps.tolist() == [0]
+    assert_close(mixed.log_likelihoods(stats, torch.zeros(3)), marginal_table(x, stats))
+    assert_close(mixed.filled(stats, gamma).own_statistics[:, 3], torch.zeros(len(stats.mT)).double())
 
 
 def test_statistics_that_are_too_many_are_not_kept(monkeypatch):

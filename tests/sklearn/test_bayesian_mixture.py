@@ -473,6 +473,9 @@ def test_progress_is_shown_when_asked_for(data, capsys):
     [
         ({"n_components": 500}, "n_components.*n_samples = 400"),
         ({"n_components": 0}, "n_components"),
+        ({"n_components": "x"}, "^n_components: expected a number >= 1 or 'auto', got 'x'$"),
+        ({"n_components": None}, "^n_components: expected a number >= 1 or 'auto', got None$"),
+        ({"n_clusters": "x"}, "^n_clusters: expected a number >= 1 or 'auto', got 'x'$"),
         ({"covariance_type": "tied"}, "covariance_type"),
         ({"degrees_of_freedom_prior": 2.0}, "degrees_of_freedom_prior: expected more than 2"),
         ({"covariance_prior": np.ones(3)}, "covariance_prior.*shape"),

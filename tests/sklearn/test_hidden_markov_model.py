@@ -583,6 +583,8 @@ def test_what_is_wrong_is_said(table):
         HiddenMarkovModel(2, transmat_prior=[[1, 1], [1, 0]], topology="left-to-right").fit(x)
     with pytest.raises(ValueError, match="got column 5 twice"):
         HiddenMarkovModel(2, binomial_features={5: 6}, count_features=[5]).fit(x)
+    with pytest.raises(ValueError, match=r"^n_components: expected a number >= 1 or 'auto', got 'x'$"):
+        HiddenMarkovModel("x").fit(np.zeros((4, 1)))
     with pytest.raises(ValueError, match="tol: expected a number >= 0, got nan"):
         HiddenMarkovModel(2, tol=np.nan).fit(x)
     with pytest.warns(ConvergenceWarning, match="max_iter"):

@@ -169,6 +169,8 @@ def test_files_and_messages(rows, system):
         clone(system).fit(rows, lengths=[3])
     with pytest.raises(ValueError, match="n_components"):
         clone(system).set_params(n_components=0).fit(rows)
+    with pytest.raises(ValueError, match=r"^n_components: expected a number >= 1 or 'auto', got 'x'$"):
+        clone(system).set_params(n_components="x").fit(rows)
     with pytest.warns(ConvergenceWarning, match="max_iter: no convergence within 2 updates"):
         clone(system).set_params(max_iter=2, tol=1e-12).fit(rows)
     with pytest.raises(ValueError, match=r"lengths: expected None without X, got \[3\]"):

@@ -155,6 +155,8 @@ def test_files_and_messages(rows):
     np.testing.assert_array_equal(again.transform(rows[0]), model.transform(rows[0]))
     with pytest.raises(ValueError, match="n_components"):
         clone(model).set_params(n_components=9).fit(rows[0])
+    with pytest.raises(ValueError, match=r"^n_components: expected a number >= 1 or 'auto', got 'x'$"):
+        clone(model).set_params(n_components="x").fit(rows[0])
     with pytest.warns(ConvergenceWarning, match="max_iter: no convergence within 2 updates"):
         clone(model).set_params(max_iter=2, tol=1e-12).fit(rows[0])
     with pytest.raises(ValueError, match="X: expected 2 columns, got 4"):
