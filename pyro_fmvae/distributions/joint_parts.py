@@ -495,7 +495,7 @@ class NormalBlock:
             ]
             with suppress(ValueError):
                 kind = sparse_kind(sizes, torch.cat(places).argsort()[pairs])
-                if dim > limit or len(kind.family.rounds) * 8 < dim:  # few numbers a round are no gain
+                if len(kind.family.rounds) * 8 < dim:  # few numbers a round are no gain
                     return replace(dense, kind=kind)
         return dense if dim <= limit else None
 
@@ -540,9 +540,10 @@ class NormalBlock:
 
     def outer(self, name: str, shape: torch.Size) -> torch.Size:
         """Leading dimensions of a site's value that are not its own, nor 1 for a plate of another site."""
-        lead = shape[: len(shape) - len(self.shape_of(name))]
-        outside = max(len(shape) - max(map(len, self.shapes)), 0)
-        return lead[:outside] if lead[outside:].numel() == 1 else lead
+        lead = list(shape[: len(shape) - len(self.shape_of(name))])
+        while lead and lead[-1] == 1:
+            lead.pop()
+        return torch.Size(lead)
 
     def apart(self, vector: Tensor) -> dict[str, Tensor]:
         """The sites' values [*S, *shape], given vectors [*S, D]."""

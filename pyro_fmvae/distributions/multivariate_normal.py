@@ -323,7 +323,7 @@ class NaturalMultivariateNormal(NaturalDistribution, MultivariateNormal):
 # going through the rounds backwards: Takahashi, Fagan and Chin (1973); Rue and Held (2005), Gaussian Markov
 # random fields, Sections 2.3 and 2.4; Lauritzen (1996), Graphical models, Section 5.2.
 
-_MOST_PRODUCTS = 2**22  # of numbers that one is eliminated from, in all rounds
+MOST_PRODUCTS = 2**22  # of numbers that one is eliminated from, in all rounds
 FEW = 64  # numbers of a vector that are not worth a round
 
 
@@ -654,7 +654,7 @@ def _rounds_of(
             numbers = sorted(taken)
             width = max(len(beside[number]) for number in numbers)
             work += len(numbers) * width**2
-            if work > _MOST_PRODUCTS:
+            if work > MOST_PRODUCTS:
                 raise ValueError("its numbers depend on too many others each")
             others = [sorted(beside[number]) for number in numbers]
             padded = [each + [dim] * (width - len(each)) for each in others]

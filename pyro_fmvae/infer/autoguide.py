@@ -357,8 +357,8 @@ class AutoConjugate(WithFallback):
             tighter bound: where the location has a prior such as ``Normal(m, (s * precision) ** -0.5)``.
         joint: sites with one Normal posterior, so that it has the exact spread where they depend on each
             other: lists of names, such as ``[["mu", "theta"]]`` of a mean and the means of groups; or "auto"
-            for all that are jointly Normal given the rest. Plates, trees and chains may be of any size, other
-            vectors of up to 256 numbers.
+            for all that are jointly Normal given the rest. Plates, trees and chains in one site may be of
+            any size, other vectors of up to 256 numbers.
         strict: make a continuous site without a conjugate posterior an error, with the reason, in place of
             giving it to ``fallback``.
 

@@ -12,6 +12,7 @@ import torch
 from pyro.infer import SVI, Predictive, Trace_ELBO
 from torch.testing import assert_close
 
+from pyro_fmvae import collapse
 from pyro_fmvae import log_evidence as exact_evidence
 from pyro_fmvae.capture import CapturedSVI
 from pyro_fmvae.distributions import (
@@ -25,7 +26,10 @@ from pyro_fmvae.distributions import (
     NormalWishart,
     RateWishart,
 )
+from pyro_fmvae.distributions.joint_parts import NormalBlock
 from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
+from pyro_fmvae.infer.elbo.expectation import Moments
+from pyro_fmvae.infer.elbo.sums import Factor
 from pyro_fmvae.infer.posteriors import to_standard
 from tests.infer.plain.oracles import assert_gradient, step
 from tests.infer.programs import assert_equal_in_expectation, estimate
@@ -692,6 +696,99 @@ def test_pairs_that_differ_between_minibatches_are_not_left_out():
     guide, elbo = AutoConjugate(program, joint="auto"), TraceConjugate_ELBO()
     for first in (0, 150):
         assert math.isfinite(elbo.loss(program, guide, y, torch.arange(first, first + 150)))
+
+
+def crossed_by_argument(y, one, other):
+    with pyro.plate("first", 70):
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+    with pyro.plate("second", 50):
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+    with pyro.plate("n", 150):
+        pyro.sample("y", dist.Normal(a[one] + b[other], 1.0), obs=y)
+
+
+def slopes_by_argument(y, one, other):
+    m = pyro.sample("m", dist.Normal(torch.zeros(2), 10.0).to_event(1))
+    with pyro.plate("groups", 200):
+        a = pyro.sample("a", dist.MultivariateNormal(m, torch.eye(2)))
+        c = pyro.sample("c", dist.Normal(0.0, 1.0))
+    with pyro.plate("n", 150):
+        x = torch.arange(150) / 50
+        pyro.sample("y", dist.Normal(a[one, 0] + a[one, 1] * x + c[one], 1.0), obs=y)
+
+
+def walk_by_rows(y, one, other):
+    with pyro.plate("times", 100):
+        x = pyro.sample("x", dist.Normal(0.0, 3.0))
+    pyro.sample("steps", dist.Normal(x[1:] - x[:-1], 0.5).to_event(1), obs=torch.zeros(99))
+    with pyro.plate("n", 300, subsample=one):
+        pyro.sample("y", dist.Normal(x[one % 70] + x[(other + 1) % 70], 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [
+        (crossed_by_argument, "NaturalMultivariateNormal"),
+        (slopes_by_argument, "NaturalSparseNormal"),
+        (walk_by_rows, "NaturalMultivariateNormal"),
+    ],
+)
+def test_other_indices_may_pair_other_elements(program, kind):
+    y, first = torch.randn(150), torch.arange(150) % 50
+    later = y, 20 + first, (first + 7) % 50
+    guide, elbo = AutoConjugate(program, joint="auto"), TraceConjugate_ELBO()
+    svi = ConjugateSVI(program, guide, NaturalGradient(1.0, torch.optim.Adam), elbo)
+    svi.step(y, first, first)
+    assert next(iter(guide.posteriors.values())).kind.__name__ == kind
+    svi.step(*later)
+    if program is not walk_by_rows:  # that has a part of the points
+        again = AutoConjugate(program, joint="auto")
+        ConjugateSVI(program, again, NaturalGradient(1.0, torch.optim.Adam), elbo).step(*later)
+        names = guide.natural_sites
+        for name in names:
+            assert_close(guide.marginal(name).mean, again.marginal(name).mean)
+        collapsed = collapse(program)
+        losses = []
+        for data in ((y, first, first), later):
+            losses.append(poutine.trace(collapsed).get_trace(*data).log_prob_sum())
+        assert_close(losses[1].double(), torch.tensor(-elbo.loss(program, guide, *later)).double())
+
+
+def test_a_product_that_a_block_lacks_poisons_gradients():
+    pairs = torch.stack([torch.zeros(99, dtype=torch.int64), torch.arange(1, 100)])
+    block = NormalBlock.of({"x": torch.zeros(100)}, pairs)
+    stats = block.kind.family.stats(torch.zeros(100, dtype=torch.float64)).requires_grad_()
+    one, other = (Factor("x", "x", 1.0, torch.tensor([n]), (-1,)) for n in (3, 4))
+    value, _ = Moments(block.kind.family, stats, torch.Size([100])).expected([one, other])
+    (slope,) = torch.autograd.grad(value.sum(), stats)
+    assert value.isnan().all()
+    assert slope.isnan().any()
+
+
+def test_chains_of_many_sites_have_no_sparse_block():
+    """Each of its sites would go through the rounds of all."""
+    pairs = torch.stack([torch.arange(299), torch.arange(1, 300)])
+    assert NormalBlock.of({f"x{n}": torch.zeros(()) for n in range(300)}, pairs) is None
+    assert NormalBlock.of({"x": torch.zeros(300)}, pairs) is not None
+
+
+def test_draws_of_sites_with_other_event_dimensions_side_by_side():
+    def program(y):
+        mu = pyro.sample("mu", dist.Normal(0.0, 10.0))
+        b = pyro.sample("b", dist.Normal(torch.zeros(2), 5.0).to_event(1))
+        with pyro.plate("groups", 5):
+            theta = pyro.sample("theta", dist.Normal(mu, 2.0))
+        with pyro.plate("n", 40):
+            x = torch.arange(40) / 20
+            pyro.sample("y", dist.Normal(theta[torch.arange(40) % 5] + b[0] * x + b[1] * x**2, 1.0), obs=y)
+
+    y = torch.randn(40)
+    guide = AutoConjugate(program, joint="auto")
+    ConjugateSVI(program, guide, NaturalGradient(1.0, torch.optim.Adam), TraceConjugate_ELBO()).step(y)
+    draws = Predictive(guide, num_samples=3000, parallel=True)(y)
+    for name in ("mu", "b", "theta"):
+        spread = guide.marginal(name).stddev
+        assert_close(draws[name].reshape(3000, *spread.shape).std(0), spread, rtol=0.08, atol=0.0)
 
 
 def test_the_plan_says_where_a_posterior_is_too_narrow():

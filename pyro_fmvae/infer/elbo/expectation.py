@@ -7,6 +7,7 @@ E[t] is the natural gradient. Winn and Bishop (2005), Variational message passin
 """
 
 import itertools
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -31,6 +32,7 @@ from pyro_fmvae.distributions.joint_parts import (
     NormalBlock,
     joint_kind,
 )
+from pyro_fmvae.distributions.multivariate_normal import MOST_PRODUCTS
 from pyro_fmvae.infer.elbo.lazy import NeedsValueError
 from pyro_fmvae.infer.elbo.structure import Site
 from pyro_fmvae.infer.elbo.sums import (
@@ -231,7 +233,7 @@ class Moments:
         where = self.family.locate(functions, inside, self.event)
         if self.family.is_sparse:  # a product that the first call did not have poisons the result
             known = entries_at(self._entries, block * self.stats.shape[-1] + where.clamp(min=0))
-            return known.masked_fill(where < 0, torch.nan)
+            return known * torch.where(where < 0, torch.nan, 1.0).to(known)  # and its gradient
         return entries_at(self._entries, block * self.stats.shape[-1] + where)
 
 
@@ -625,6 +627,7 @@ class PairsOfBlock:
     def __init__(self, values: Mapping[str, Tensor]) -> None:
         self._values = torch.cat([value.reshape(-1) for value in values.values()]).to(torch.float64)
         self._starts = NormalBlock(tuple(values), tuple(value.shape for value in values.values())).starts
+        self._counts = {name: value.numel() for name, value in values.items()}
         self._pairs = torch.zeros(2, 0, dtype=torch.int64, device=self._values.device)
 
     def expected(
@@ -642,6 +645,29 @@ class PairsOfBlock:
             self._pairs = torch.cat([self._pairs, pairs.unique(dim=1)], 1)
         value = torch.stack([entries_at(self._values, index) for index in indices]).prod(0)
         return value, names
+
+    def add_all(self, factors: list[Factor], sizes: Mapping[str, int]) -> bool:
+        """Take note of all pairs that a product could have with other indices; False if they are too many.
+
+        Two factors that are of the same block of a plate, with one index, are so with other indices.
+        """
+        counts = [self._counts[f.site] for f in factors]
+        blocks = [
+            index.reshape(-1) // sizes[f.site] for f, index in zip(factors, _aligned(factors)[1], strict=True)
+        ]
+        number = [count // sizes[f.site] for f, count in zip(factors, counts, strict=True)]
+        if torch.equal(*blocks) and number[0] == number[1]:
+            ends = [torch.arange(count).view(number[0], -1) for count in counts]
+            one, other = ends[0].unsqueeze(-1), ends[1].unsqueeze(-2)
+        elif math.prod(counts) * min(counts) > MOST_PRODUCTS:
+            return False
+        else:
+            one, other = torch.arange(counts[0]).unsqueeze(-1), torch.arange(counts[1])
+        one, other = one + self._starts[factors[0].site], other + self._starts[factors[1].site]
+        pairs = torch.stack([each.reshape(-1) for each in torch.broadcast_tensors(one, other)]).sort(0).values
+        pairs = pairs[:, pairs[0] < pairs[1]].to(self._pairs.device)
+        self._pairs = torch.cat([self._pairs, pairs.unique(dim=1)], 1)
+        return True
 
     def pairs(self) -> Tensor:
         """The pairs of different elements that products had, the smaller first, int64 [2, ...]."""
@@ -736,7 +762,9 @@ class Couplings:
         other: further pairs → name of the site in whose density they are multiplied.
         discrete: sites that are multiplied with functions of a discrete site → its name.
         summed: sites that a density depends on which sums over something itself → name of its site.
-        sums: log-densities, each with the squares in it, and whether it is of a part of the points.
+        sums: log-densities, each with the squares in it, and whether other elements may be paired in the next
+            call, as it is of a part of the points or the program has indices as arguments.
+        sizes: numbers of elements in an event of each site.
     """
 
     normal: set[frozenset[str]] = field(default_factory=set)
@@ -745,19 +773,21 @@ class Couplings:
     discrete: dict[str, str] = field(default_factory=dict)
     summed: dict[str, str] = field(default_factory=dict)
     sums: list[tuple[Sum, Mapping[str, SquareOfSum], bool]] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def block(self, values: Mapping[str, Tensor], limit: float = MOST_TOGETHER) -> NormalBlock | None:
         """Sites that are jointly Normal as one vector, given values; see :meth:`NormalBlock.of`."""
-        seen, count = PairsOfBlock(values), 0
+        seen = PairsOfBlock(values)
         moments = dict.fromkeys(values, seen)
-        for terms, squares, is_part in self.sums:
+        for terms, squares, may_change in self.sums:
             known = Squares(squares, moments, torch.float64, torch.device("cpu"))
             for term in known.products(known.apart(terms)):
-                if factors := [f for f in term if f.site in values]:
+                factors = [f for f in term if f.site in values]
+                if may_change and len(factors) == 2 and are_distinct(factors):
+                    if not seen.add_all(factors, self.sizes):
+                        return NormalBlock.of(values, None, limit)
+                elif factors:
                     seen.expected(factors)
-            if is_part and seen.pairs().shape[1] > count:
-                return NormalBlock.of(values, None, limit)
-            count = seen.pairs().shape[1]
         return NormalBlock.of(values, seen.pairs(), limit)
 
     def blocks(self, names: Sequence[str]) -> list[list[str]]:
@@ -781,6 +811,7 @@ class CouplingSearch:
         sums: log-densities, each with the name of its site and the squares in it.
         terms: as of :class:`JointSearch`.
         enumerated: dimension → name of the discrete site whose values lie in it.
+        has_indices: whether arguments of the program are integers that may be indices.
     """
 
     kinds: Mapping[str, type[NaturalDistribution]]
@@ -788,14 +819,20 @@ class CouplingSearch:
     sums: Iterable[tuple[str, Sum, Mapping[str, SquareOfSum]]]
     terms: Iterable[tuple[str, Product]]
     enumerated: Mapping[int, str]
+    has_indices: bool = False
 
     def run(self) -> Couplings:
         """Look at every product."""
         parts = {
-            name: any(frame.full_size not in (None, frame.size) for frame in site["cond_indep_stack"])
+            name: self.has_indices
+            or any(frame.full_size not in (None, frame.size) for frame in site["cond_indep_stack"])
             for name, site in self.sites.items()
         }
-        found = Couplings(sums=[(terms, squares, parts[owner]) for owner, terms, squares in self.sums])
+        sums = [(terms, squares, parts[owner]) for owner, terms, squares in self.sums]
+        shapes = {name: self.sites[name]["value"].shape for name in self.kinds if self._is_normal(name)}
+        events = {name: event_dim_of(self.kinds[name].family) for name in shapes}
+        sizes = {name: shape[len(shape) - events[name] :].numel() for name, shape in shapes.items()}
+        found = Couplings(sums=sums, sizes=sizes)
         for owner, terms, squares in self.sums:
             for term in terms:
                 degree, names = self._degree(term, squares)

@@ -19,6 +19,7 @@ from pyro.poutine import Trace
 from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
 from torch.distributions import Independent, constraints
+from torch.utils._pytree import tree_leaves
 
 from pyro_fmvae.distributions import NaturalDistribution
 from pyro_fmvae.distributions.exponential_family import (
@@ -307,6 +308,11 @@ def recognise_conjugacy(model: Any, args: Any, kwargs: Any, local: Collection[st
     return found
 
 
+def _may_be_index(argument: Any) -> bool:
+    kind = getattr(argument, "dtype", None)
+    return kind is not None and not isinstance(argument, torch.nn.Module) and "float" not in str(kind)
+
+
 class _Search:
     """Tries the sites that may be conjugate together, and leaves out those that are not until all are."""
 
@@ -363,7 +369,8 @@ class _Search:
                     dims = {enum_dim(site): name for name, site in traced.items()}
                     enumerated = {dim: name for dim, name in dims.items() if dim is not None}
                     every = self._found.kinds, self._found.sites, self._sums, self._terms, enumerated
-                    self._found.couplings = CouplingSearch(*every).run()
+                    has_indices = any(map(_may_be_index, tree_leaves(self._program[1:])))
+                    self._found.couplings = CouplingSearch(*every, has_indices).run()
                     return
             self._drop(candidates, missing)
 

@@ -5,7 +5,7 @@ complete conditional. The other sites have values, so that the algebra is that o
 jointly Gaussian ones: Hoffman, Johnson and Tran (2018), Section 4.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,15 @@ from pyro_fmvae.infer.elbo.expectation import (
 )
 from pyro_fmvae.infer.elbo.lazy import Lazy, Sampled, has_lazy_arguments
 from pyro_fmvae.infer.elbo.recognition import recognise_conjugacy
-from pyro_fmvae.infer.elbo.structure import Site, check_filled, is_latent, sample_sites, total, unmasked
+from pyro_fmvae.infer.elbo.structure import (
+    Site,
+    check_filled,
+    is_discrete,
+    is_latent,
+    sample_sites,
+    total,
+    unmasked,
+)
 from pyro_fmvae.infer.elbo.sums import Sum, widest
 
 Values = Mapping[str, Tensor]
@@ -213,13 +221,16 @@ def base_slope(kind: type[NaturalDistribution], stats: Tensor) -> Tensor | float
     return torch.autograd.grad(base, stats)[0] if base.requires_grad else 0.0
 
 
-def gaussian_blocks(joint: LogJoint, blocks: Iterable[Block], values: Sequence[Values]) -> list[Block]:
+def gaussian_blocks(
+    joint: LogJoint, blocks: Iterable[Block], values: Values, chosen: Set[str]
+) -> list[Block]:
     """Blocks in which coupled Gaussian sites are one vector, where they are jointly Gaussian given the rest.
 
     Args:
         joint: of the program.
         blocks: of single sites.
-        values: of all latent sites, also at other values of the discrete ones.
+        values: of all latent sites.
+        chosen: names of the sites whose log-density depends on discrete ones.
     """
     result: list[Block] = []
     for block in blocks:
@@ -227,32 +238,29 @@ def gaussian_blocks(joint: LogJoint, blocks: Iterable[Block], values: Sequence[V
             result.append(block)
             continue
         if block.coupled:
-            block = _joined(joint, [block], values) or block
+            block = _joined(joint, [block], values, chosen) or block
         for other in [each for each in result if each.kind.family.monomials == _LOCATION]:
-            if block.users & other.users and (joined := _joined(joint, [other, block], values)):
+            if block.users & other.users and (joined := _joined(joint, [other, block], values, chosen)):
                 result.remove(other)
                 block = joined
         result.append(block)
     return result
 
 
-def _joined(joint: LogJoint, parts: Sequence[Block], values: Sequence[Values]) -> Block | None:
+def _joined(joint: LogJoint, parts: Sequence[Block], values: Values, chosen: Set[str]) -> Block | None:
     """The parts as one vector; None if no product has elements of both, or some are of no Normal vector."""
     names = [name for each in parts for name in each.names]
-    found = []
-    for each in values:
-        seen = PairsOfBlock({name: each[name] for name in names})
-        try:
-            joint.densities(each, dict.fromkeys(names, seen))
-        except ValueError:
-            return None
-        found.append(seen.pairs())
-    first = sum(values[0][name].numel() for name in parts[0].names)
-    if len(parts) > 1 and not bool(((found[0] < first).sum(0) == 1).any()):
+    seen = PairsOfBlock({name: values[name] for name in names})
+    try:
+        joint.densities(values, dict.fromkeys(names, seen))
+    except ValueError:
         return None
-    same = all(torch.equal(pairs, found[0]) for pairs in found)  # whatever discrete sites pick
-    sites = NormalBlock.of({name: values[0][name] for name in names}, found[0] if same else None)
+    pairs, first = seen.pairs(), sum(values[name].numel() for name in parts[0].names)
+    if len(parts) > 1 and not bool(((pairs < first).sum(0) == 1).any()):
+        return None
     users = set().union(*(each.users for each in parts))
+    # discrete values may pick other pairs in each sweep
+    sites = NormalBlock.of({name: values[name] for name in names}, None if users & chosen else pairs)
     return None if sites is None else Block(sites, sites.kind, is_vector=True, users=users)
 
 
@@ -308,27 +316,34 @@ def find_blocks(
 
         block.users = set(joint.densities(values, {name: moments}, see))
         blocks.append(block)
-    choices = [at_choices(sites, values, pick) for pick in (0.0, 1.0, None)]
-    is_fixed = all(site["is_observed"] or not site["fn"].support.is_discrete for site in sites.values())
-    return gaussian_blocks(joint, blocks, [values] if is_fixed else [values, *choices]), reasons
+    return gaussian_blocks(joint, blocks, values, _chosen(joint, sites, values)), reasons
 
 
-def at_choices(sites: Mapping[str, Site], values: Values, place: float | None) -> dict[str, Tensor]:
+def _chosen(joint: LogJoint, sites: Mapping[str, Site], values: Values) -> set[str]:
+    """Names of the sites whose log-density depends on discrete latents; all if the program asks for one."""
+    discrete = [name for name, site in sites.items() if is_latent(site) and is_discrete(site)]
+    try:
+        found = joint.sites(values, discrete)
+    except (ValueError, TypeError, IndexError, RuntimeError):
+        return set(sites)
+    return {name for name, site in found.items() if name in discrete or has_lazy_arguments(site["fn"])}
+
+
+def at_choices(sites: Mapping[str, Site], values: Values, place: float) -> dict[str, Tensor]:
     """The values, with others of discrete sites.
 
     Args:
         sites: of the program.
         values: of all latent sites.
-        place: of the choices in the supports, from 0 to 1; None for choices of a fixed random sequence.
+        place: of the choices in the supports, from 0 to 1.
     """
-    found, generator = dict(values), torch.Generator().manual_seed(0)
+    found = dict(values)
     for name, site in sites.items():
         fn = site["fn"]
         if name in values and fn.support.is_discrete:
             support = fn.enumerate_support(expand=False)
             support = support.reshape(len(support), *fn.event_shape)
-            index = torch.rand(fn.batch_shape, generator=generator) if place is None else torch.tensor(place)
-            index = (index.expand(fn.batch_shape) * len(support)).long().clamp(max=len(support) - 1)
+            index = torch.full(fn.batch_shape, int(place * (len(support) - 1)))
             found[name] = support[index.to(support.device)].to(values[name].dtype)
     return found
 

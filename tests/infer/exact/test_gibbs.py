@@ -288,16 +288,34 @@ def groups_that_pick(data):
         pyro.sample("y", dist.Normal(theta, 0.7), obs=data.get("y"))
 
 
+def rare_pairs(data):
+    z = pyro.sample("z", dist.Categorical(torch.tensor([0.4, 0.3, 0.1, 0.2])))
+    with pyro.plate("columns", 20):
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+    with pyro.plate("rows", 80):
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        column = torch.where(z == 2, 7, 0) + torch.arange(80)
+        pyro.sample("y", dist.Normal(a + b[column % 20], 0.7), obs=data.get("y"))
+
+
+def a_mixture_apart(data):
+    z = pyro.sample("z", dist.Categorical(torch.ones(3)))
+    pyro.sample("x", dist.Normal(z.to(torch.get_default_dtype()), 1.0), obs=data.get("x"))
+    many_groups(data)
+
+
 @pytest.mark.parametrize(
     ("model", "posterior"),
     [
+        (rare_pairs, "MultivariateNormal"),  # whichever value of z comes first
+        (a_mixture_apart, "SparseNormal"),
         (many_groups, "SparseNormal"),
         (long_walk, "SparseNormal"),
         (groups_that_pick, "MultivariateNormal"),  # what depends on what is another matter in each sweep
     ],
 )
 def test_joint_distribution_of_many_numbers(model, posterior):
-    plan = ConjugateGibbs(model).plan({"y": torch.zeros(80)})
+    plan = ConjugateGibbs(model).plan({"y": torch.zeros(80), "x": torch.tensor(1.0)})
     assert posterior in [row.posterior for row in plan]
     assert stays_in_the_joint_distribution(model, 60) < 4.5
 
