@@ -461,7 +461,8 @@ def start_from_components(
     units = found.units(min(most, MOST), model.dim)
     rooms = [model.dim - len(of_labels.get(factor, ())) for factor in range(len(model.num_components))]
     blocks = blocks_of(units, model.num_components, rooms, model.labelled, known)
-    logger.info("independent components: %s bits", spectrum(units))
+    if units:
+        logger.info("independent components: %s bits", spectrum(units))
     clustered = any(unit.clustered for factor in free for unit in blocks[factor])
     if not clustered:
         logger.warning(

@@ -577,15 +577,15 @@ TRAIN = [  # options, and a part of the message
     ("--data text.npz", "not a .npz file"),
     ("--data grey.npz --labels 1", "has no labels to train on"),
     ("--data mnist-static --data-root text.npz", "data_root"),
-    ("--config broken.yaml", "config"),
+    ("--config broken.yaml", "config: broken.yaml: "),
     ("--config unknown.yaml", "nonsense"),
     ("--config list.yaml", "config"),
     ("--config types.yaml", "seed"),
-    ("--config binary.yaml", "decode"),
+    ("--config binary.yaml", "config: binary.yaml is not UTF-8 text; save it as UTF-8"),
     ("--config missing.yaml", "File does not exist"),
     ("--out run", "out: run exists already"),
     ("--out text.npz", "out: text.npz exists already"),
-    ("--out text.npz/run", "text.npz/run: not a directory"),
+    ("--out text.npz/run", "out: text.npz is no folder"),
     ("--out /proc/run", "/proc/run"),
 ]
 OTHERS = [

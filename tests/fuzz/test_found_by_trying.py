@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import zipfile
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -66,6 +67,12 @@ def refusal(*arguments):
 
 # ------------------------------------------------------------------ orders
 
+LAUGHS = "\n".join(
+    ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    + [f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]" for before, name in pairwise("abcdefghi")]
+)
+"""Nine levels of nine aliases, which stand for 387 million words."""
+
 
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -80,7 +87,14 @@ def refusal(*arguments):
         ("data: null\nmodel: null", "data: expected text, got None"),
         ("derived: {given: 3}", "given: expected a list, each text, got 3"),
         ("derived: {given: [[1]]}", "given: expected a list, each text"),
-        ("seed: " + "[" * 5000, "nest"),
+        ("seed: &a [*a]", "config: mine.yaml: aliases are not allowed"),
+        (LAUGHS, "config: mine.yaml: aliases are not allowed"),
+        ("hidden: |\n  " + LAUGHS.replace("\n", "\n  "), "config: mine.yaml: aliases are not allowed"),
+        ("seed: " + "[" * 200 + "]" * 200, "config: mine.yaml: nested more than 100 levels deep"),
+        ("seed: '" + "[" * 200 + "]" * 200 + "'", "config: mine.yaml: nested more than 100 levels deep"),
+        ("seed: " + "[" * 200_000, "nest"),
+        ("- " * 200_000, "nest"),
+        ("seed: [1, 2\nfoo: }", "config: mine.yaml: while parsing a flow sequence at line 1, column 7"),
         ("# " + "x" * 2_000_000, "expected at most 1,048,576 characters"),
     ],
     ids=lambda value: value[:24],
@@ -90,6 +104,12 @@ def test_config_files(files, tmp_path, text, message):
     data = () if "data" in text else ("--data", files["table"], "--model", "fmvae")
     assert message in refusal("train", "--config", tmp_path / "mine.yaml", *data, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_file_of_kinds_of_columns(files, tmp_path):
+    (tmp_path / "kinds.yaml").write_text("a: &a {x: category}\nb: {<<: [*a, *a]}")
+    given = "--data", files["table"], "--columns", tmp_path / "kinds.yaml"
+    assert refusal("train", *given).endswith("kinds.yaml: aliases are not allowed")
 
 
 @pytest.mark.parametrize("name", ["rows", "draws", "most"])
@@ -264,6 +284,69 @@ def edited(run, **changes):
 def test_wrong_types_in_a_configuration(run, changes):
     edited(run, **changes)
     assert re.search(r"config.json is damaged \(|does not fit config.json \(", refusal("evaluate", run))
+
+
+def damage(path, *place, value):
+    """Another value at a place of a JSON file, or of the last line of one with a value a line."""
+    *lines, last = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    whole = inside = json.loads(last)
+    for key in place[:-1]:
+        inside = inside[key]
+    inside[place[-1]] = value
+    path.write_text("\n".join([*lines, json.dumps(whole)]))
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("report.json", ["columns"], -1),
+        ("report.json", ["columns"], [None]),
+        ("report.json", ["columns"], [dict.fromkeys(("name", "kind", "values", "treatment", "why"), 3)]),
+        ("report.json", ["warnings"], None),
+        ("report.json", ["summary"], [3]),
+        ("report.json", ["splits", "test", "classification"], [1]),
+        ("report.json", ["splits", "test", "elbo"], "x"),
+        ("report.json", ["splits", "test", "elbo"], 10**400),
+        ("report.json", ["splits", "test"], None),
+        ("kept.json", ["kept", "value"], "x"),
+        ("kept.json", ["kept", "right"], "x"),
+        ("kept.json", ["kept", "step"], "x"),
+        ("kept.json", ["end", "phase"], 5),
+        ("kept.json", ["points"], None),
+        ("config.json", ["derived", "machine"], 5),
+        ("config.json", ["derived", "versions"], 5),
+        ("config.json", ["derived", "versions", "torch"], 5),
+    ],
+)
+def test_wrong_types_in_what_a_page_shows(run, name, place, value):
+    damage(run / name, *place, value=value)
+    assert re.match(rf"run: {run}(/{name})? is damaged \(", refusal("report", run))
+    if name == "report.json":
+        other = shutil.copytree(run, run.parent / "other")
+        (other / name).unlink()
+        status, _, err = command("report", run, "--compare", other)
+        assert (status, err.count("\n")) in ((0, 0), (2, 1)), err
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seconds", "x"),
+        ("step", "x"),
+        ("used_components", "ab"),
+        ("elbo", []),
+        ("phase", 5),
+        ("seconds", 1e999),
+    ],
+)
+def test_damaged_lines_of_metrics_are_left_out(run, name, value):
+    damage(run / "metrics.jsonl", name, value=value)
+    succeed("report", run)
+    whole = (run / "report.html").read_text()
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text("\n".join(lines[:-1]))
+    succeed("report", run)
+    assert (run / "report.html").read_text() == whole
 
 
 @pytest.mark.parametrize("name", ["config.json", "kept.json", "checkpoint/state.json"])

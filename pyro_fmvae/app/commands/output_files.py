@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from pyro_fmvae.app.runs.run import Run
+from pyro_fmvae.app.runs.run import Run, check_parents
 from pyro_fmvae.data.own.pictures import SUFFIXES
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.data.storage import to_uint8
@@ -44,9 +44,7 @@ def output_file(
         raise ValueError(f"{argument}: expected a name that ends in {' or '.join(endings)}, got '{target}'")
     if target.is_dir():
         raise ValueError(f"{argument}: {target} is a folder")
-    for parent in target.parents:
-        if parent.exists() and not parent.is_dir():
-            raise ValueError(f"{argument}: {parent} is no folder")
+    check_parents(target, argument)
     if target.suffix == ".parquet" and find_spec("pyarrow") is None:
         raise ValueError("out: Parquet needs pyarrow: pip install 'pyro_fmvae[parquet]', or write .csv")
     for beside, other in given.items():

@@ -3,12 +3,14 @@
 import re
 from argparse import SUPPRESS, Action
 from collections.abc import Sequence, Set
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import yaml
 from jsonargparse import ArgumentParser, get_loader, set_loader
 
 from pyro_fmvae.app.commands.command import UsageError
+from pyro_fmvae.app.recipes.settings import DEEPEST, check_yaml
 from pyro_fmvae.files.untrusted import LARGEST
 from pyro_fmvae.learn.options import flag
 
@@ -34,11 +36,25 @@ class Parser(ArgumentParser):
     def format_help(self, *args: Any) -> str:
         return self.brief or super().format_help(*args)
 
-    def parse_args(self, *args: Any, **others: Any) -> Any:
+    def parse_args(self, args: Any = None, *rest: Any, **others: Any) -> Any:
+        for text in args or ():
+            value = text.partition("=")[2] if text.startswith("--") else text
+            if len(value) > DEEPEST:
+                try:
+                    with suppress(yaml.YAMLError):
+                        check_yaml(value)
+                except ValueError as error:
+                    raise UsageError(f"{text[:20]}…: {error}") from None
         try:
-            return super().parse_args(*args, **others)
+            return super().parse_args(args, *rest, **others)
         except OverflowError:  # of an integer of hundreds of digits
             raise UsageError("expected numbers that float32 holds, got a larger one") from None
+
+    def parse_path(self, path: Any, *args: Any, **others: Any) -> Any:
+        try:
+            return super().parse_path(path, *args, **others)
+        except UnicodeDecodeError:
+            raise UsageError(f"config: {path} is not UTF-8 text; save it as UTF-8") from None
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise UsageError(translate(message, self.positional))
@@ -57,23 +73,28 @@ class HelpAll(Action):
         parser.exit()
 
 
-def load_yaml(text: str) -> Any:
+def load_yaml(text: str, path: str = "") -> Any:
     """Load YAML, of which JSON is a part, without constructors of Python's objects.
 
+    Args:
+        text: to load.
+        path: the file that it is from, for messages.
+
     Raises:
-        ValueError: it is too large, or is nested too deeply.
-        yaml.YAMLError: it is no YAML.
+        ValueError: it is too large, is nested too deeply, has aliases, or is no YAML.
     """
     largest = LARGEST if text.lstrip().startswith("{") else LONGEST_YAML
-    if len(text) > largest:
-        raise ValueError(f"expected at most {largest:,} characters, got {len(text):,}")
     try:
+        if len(text) > largest:
+            raise ValueError(f"expected at most {largest:,} characters, got {len(text):,}")
+        check_yaml(text, strings=True)
         return get_loader("yaml")(text)
-    except RecursionError:  # PyYAML from 6.0.4 on has a limit of its own
-        raise ValueError("nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
+        message = str(error).replace(' in "<unicode string>",', " at")
+        raise ValueError(f"{path}: {message}" if path else message) from None
 
 
-set_loader(YAML, load_yaml, (yaml.YAMLError, ValueError))
+set_loader(YAML, load_yaml, (ValueError,))
 
 
 def translate(message: str, positional: Set[str] = frozenset()) -> str:
@@ -87,6 +108,7 @@ def translate(message: str, positional: Set[str] = frozenset()) -> str:
     if required := re.match("the following arguments are required: (.*)", message):
         names = [name.rpartition(".")[2] for name in required[1].split(", ")]
         return f"required: {', '.join(name if name in positional else flag(name) for name in names)}"
+    message = message.replace("Problems parsing config:", "config:")
     message = re.sub(r"^argument (--[\w-]+): ", r"\1: ", message)
     if not (found := re.match(r'Parser key "([\w.]+)": (.*)', message)):
         return message

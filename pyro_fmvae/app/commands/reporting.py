@@ -6,6 +6,7 @@ from jsonargparse import ArgumentParser
 
 from pyro_fmvae.app.commands.command import Command, add_device, add_run
 from pyro_fmvae.app.commands.output_files import output_file
+from pyro_fmvae.app.runs.closing_table import undamaged
 from pyro_fmvae.app.runs.pages import PAGE, write_comparison, write_page
 from pyro_fmvae.app.runs.run import Run, saved
 from pyro_fmvae.evaluate.randomness import resolve_device
@@ -51,14 +52,16 @@ def report(run: str, compare: list[str] | None, out: str | None, data_root: str 
     if compare:
         if len({one.folder.resolve() for one in runs}) < len(runs):
             raise ValueError("compare: expected different runs")
-        write_comparison(runs, target)
+        with undamaged(" or ".join(str(one.folder) for one in runs)):
+            write_comparison(runs, target)
     else:
         model = opened.load_model(resolve_device(device)) if saved(opened.folder) else None
         try:
             dataset, note = opened.load_data(data_root), ""
         except (ValueError, OSError) as error:
             dataset, note = None, f"There are no training pictures here: {error}."
-        write_page(opened, target, model, dataset, note)
+        with undamaged(opened.folder):
+            write_page(opened, target, model, dataset, note)
     print(f"wrote {target}")
     return 0
 

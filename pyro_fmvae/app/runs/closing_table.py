@@ -2,14 +2,15 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyro_fmvae.files import checkpoint
-from pyro_fmvae.files.untrusted import read_json
+from pyro_fmvae.files.untrusted import check_type, read_json
 
 if TYPE_CHECKING:
     from pyro_fmvae.app.runs.run import Run
@@ -35,20 +36,37 @@ TOLERANCE = 0.5, 0.005
 """Nats, and share of the bound: by the lesser of them the end of a training may fall short of its best."""
 
 
+@contextmanager
+def undamaged(place: object, advice: str = "") -> Iterator[None]:
+    """Say that a run is damaged if what is read has another form.
+
+    Args:
+        place: its file or folder.
+        advice: added to the message.
+
+    Raises:
+        ValueError: it has.
+    """
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        if str(error).startswith("run: "):
+            raise
+        raise ValueError(f"run: {place} is damaged ({error}){advice}") from error
+
+
 def read_report(path: Path) -> dict[str, Any]:
     """Read the ``report.json`` of a run; nothing if there is none.
 
     Raises:
         ValueError: it is damaged.
     """
-    try:
+    if not path.exists():
+        return {}
+    with undamaged(path, "; delete it"):
         found: dict[str, Any] = read_json(path)
         found["splits"][found["split"]]
         lines(found)
-    except FileNotFoundError:
-        return {}
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"run: {path} is damaged ({error}); delete it") from None
     return found
 
 
@@ -261,13 +279,15 @@ class SelectedModel:
         path = folder / KEPT
         if not path.is_file():
             return None
-        try:
+        with undamaged(path):
             values = read_json(path)
             moments = {name: Moment.from_dict(values[name]) for name in ("kept", "end")}
             del values["parted"]
-            return cls(**{**values, **moments})
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"run: {path} is damaged ({error})") from None
+            found = cls(**{**values, **moments})
+            for part in (found, found.kept, found.end):
+                for one in fields(part):
+                    check_type(one.name, getattr(part, one.name), one.type)
+        return found
 
     def summary(self) -> list[str]:
         """Lines for the closing table: none if the model is that of the end."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.registry import read_config, recipe_of, resolved
 from pyro_fmvae.app.recipes.settings import HELD_OUT, is_own, splitting_of, table_options
-from pyro_fmvae.app.runs.closing_table import METRICS
+from pyro_fmvae.app.runs.closing_table import METRICS, undamaged
 from pyro_fmvae.app.runs.factor_names import NAMES, parse_names, read_names
 from pyro_fmvae.data import Dataset, Preprocessing, SparseOptions, choose_labels, hold_out, load
 from pyro_fmvae.data.learnable import check_learnable
@@ -50,9 +50,17 @@ Description: TypeAlias = tuple[Recipe[Any], str, tuple[str, ...]]
 
 
 def check_new(folder: str | Path) -> None:
-    """Raise ValueError if there is something in the place of a new run's folder."""
+    """Raise ValueError if there is something in the place of a new run's folder, or it could not be made."""
+    check_parents(Path(folder))
     if os.path.lexists(folder):
         raise ValueError(f"out: {folder} exists already, and runs are never overwritten")
+
+
+def check_parents(target: Path, argument: str = "out") -> None:
+    """Raise ValueError if a parent of what is going to be written is no folder."""
+    for parent in target.parents:
+        if parent.exists() and not parent.is_dir():
+            raise ValueError(f"{argument}: {parent} is no folder")
 
 
 def new_folder(folder: Path, numbered: bool) -> Path:
@@ -106,10 +114,8 @@ def read_description(folder: Path) -> Description:
             "train, evaluate, encode and report alone"
         )
     recipe, fingerprint, given = described(values, folder, folder / CONFIG)
-    try:
+    with undamaged(folder / NAMES):
         names = read_names(folder, recipe.num_values)
-    except ValueError as error:
-        raise ValueError(f"run: {folder / NAMES} is damaged ({error})") from error
     return replace(recipe, given_names=names), fingerprint, given
 
 
@@ -138,7 +144,7 @@ def described(values: Any, folder: Path, source: Path) -> Description:
     Raises:
         ValueError: they are damaged.
     """
-    try:
+    with undamaged(source):
         derived = values[DERIVED]
         config = _with_data(with_full_paths(read_config(values), folder), folder)
         recipe = recipe_of(config)(
@@ -150,10 +156,10 @@ def described(values: Any, folder: Path, source: Path) -> Description:
         )
         fingerprint, given = derived["fingerprint"], tuple(derived["given"])
         _check(recipe, fingerprint, given)
+        check_type("machine", derived.get("machine", ""), str)
+        check_type("versions", derived.get("versions", {}), dict[str, str])
         names = parse_names(derived.get(COMPONENT_NAMES, {}), recipe.num_values)
         return replace(recipe, given_names=names), fingerprint, given
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"run: {source} is damaged ({error})") from error
 
 
 def without_places(config: TrainConfig) -> TrainConfig:

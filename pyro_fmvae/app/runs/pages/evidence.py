@@ -7,15 +7,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyro_fmvae.app.runs.closing_table import METRICS, REPORT, SelectedModel, duration, read_report
 from pyro_fmvae.data import Kind
-from pyro_fmvae.files.untrusted import parse_json
+from pyro_fmvae.files.untrusted import check_type, parse_json
 from pyro_fmvae.learn.options import as_typed, flag
 
 if TYPE_CHECKING:
     from pyro_fmvae.app.runs.run import Run
 
 
-REQUIRED: Final = {"step", "phase", "reconstruction", "seconds"}
-"""Keys that every line of ``metrics.jsonl`` has."""
+LINE: Final = {
+    "step": int,
+    "phase": str,
+    "elbo": float | None,
+    "reconstruction": float,
+    "seconds": float,
+    "used_components": list[int] | None,
+}
+"""Types of what pages take from a line of ``metrics.jsonl``; None also stands for what it lacks."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +45,11 @@ class Evidence:
         records = []
         path = run.folder / METRICS
         for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
-            with suppress(ValueError):
+            with suppress(ValueError, AttributeError):
                 record = parse_json(line)
-                records += [record] if isinstance(record, dict) and record.keys() >= REQUIRED else []
+                for name, hint in LINE.items():
+                    check_type(name, record.get(name), hint)
+                records.append(record)
         measured, kept = read_report(run.folder / REPORT), SelectedModel.read(run.folder)
         return cls(run, records, measured, kept, run.derived)
 
