@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from pyro_fmvae.learn.mixture import STARTS, Make, ascend, bound_of, labelled_first, mixture_of_rows
+from pyro_fmvae.learn.coordinate_ascent import ascend, bound_of
+from pyro_fmvae.learn.mixture import STARTS, Make, labelled_first, mixture_of_rows
 from pyro_fmvae.learn.phase import Budget, Phase, check_number, check_rows
 from pyro_fmvae.learn.stacking import learn_predictors
 from pyro_fmvae.learn.stepwise_em import STEPWISE

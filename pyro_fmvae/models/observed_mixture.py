@@ -45,7 +45,7 @@ class ObservedMixture(TablePosterior):
     1997). So a code of L labels has L + 1 entries, one for each label and the component last.
 
     :meth:`model` and :meth:`guide` are a Pyro program for ``TraceConjugate_ELBO``. Its natural-gradient step
-    in closed form is :func:`~pyro_fmvae.learn.mixture.ascend`.
+    in closed form is :func:`~pyro_fmvae.learn.coordinate_ascent.ascend`.
 
     Args:
         levels: for each of the D columns, how many categories it has: 0 for a column of numbers, -1 for one

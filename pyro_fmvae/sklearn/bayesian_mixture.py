@@ -12,7 +12,8 @@ from tqdm import tqdm
 
 from pyro_fmvae.evaluate.randomness import resolve_device, seeded
 from pyro_fmvae.learn.cluster_tree import cluster_tree, cut
-from pyro_fmvae.learn.mixture import STARTED, IncrementalAscent, Rows, mixture_of_rows
+from pyro_fmvae.learn.coordinate_ascent import IncrementalAscent, Rows
+from pyro_fmvae.learn.mixture import STARTED, mixture_of_rows
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.sklearn.mixture_density import PART, MixtureDensity
 from pyro_fmvae.sklearn.standardisation import Standardisation, distinct
@@ -31,7 +32,7 @@ class BayesianMixture(MixtureDensity):
 
     * rows may have weights, and missing entries (NaN), which are marginalised;
     * large data are learnt in parts: each sweep over the rows makes one exact step per part, and each step
-      raises the bound (:class:`~pyro_fmvae.learn.mixture.IncrementalAscent`);
+      raises the bound (:class:`~pyro_fmvae.learn.coordinate_ascent.IncrementalAscent`);
     * :meth:`score_samples` is the log posterior predictive density, a mixture of Student-t distributions, and
       ``lower_bound_`` the whole evidence lower bound, both in nats, with all constants;
     * the number of components can be chosen, by splits, merges and deletions;

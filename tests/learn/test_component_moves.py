@@ -5,16 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from pyro_fmvae.learn import mixture
-from pyro_fmvae.learn.mixture import (
-    Sample,
-    Splits,
-    _padded,
-    deletion_gain,
-    fits,
-    joined,
-    pair_gains,
-    parted,
-)
+from pyro_fmvae.learn.mixture import Sample, Splits, _padded, deletion_gain, fits, joined, pair_gains, parted
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING
 from tests.learn.clusters import clusters, make

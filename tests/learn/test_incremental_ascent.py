@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pyro_fmvae.distributions import NormalWishart
-from pyro_fmvae.learn.mixture import (
+from pyro_fmvae.learn.coordinate_ascent import (
     Anderson,
     IncrementalAscent,
     Rows,

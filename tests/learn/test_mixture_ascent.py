@@ -9,7 +9,8 @@ from torch.testing import assert_close
 
 from pyro_fmvae.data import Batches, Split
 from pyro_fmvae.learn import Budget, fit, mixture_ascent
-from pyro_fmvae.learn.mixture import bound_of, mixture_of_rows
+from pyro_fmvae.learn.coordinate_ascent import bound_of
+from pyro_fmvae.learn.mixture import mixture_of_rows
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
 from pyro_fmvae.models import ObservedMixture
 

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from pyro_fmvae.infer import ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
-from pyro_fmvae.learn.mixture import ascend, bound_of
+from pyro_fmvae.learn.coordinate_ascent import ascend, bound_of
 from pyro_fmvae.models import ObservedMixture
 from tests.models.mixture_case import LEVELS, PRIOR, STICKS, K, N, fitted, table
 

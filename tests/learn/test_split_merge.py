@@ -9,8 +9,8 @@ from sklearn.metrics import adjusted_rand_score
 from torch.nn.functional import one_hot
 
 from pyro_fmvae.learn import mixture
+from pyro_fmvae.learn.coordinate_ascent import Fitted
 from pyro_fmvae.learn.mixture import (
-    Fitted,
     Sample,
     Splits,
     best_mixture,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from pyro_fmvae.learn.mixture import ascend
+from pyro_fmvae.learn.coordinate_ascent import ascend
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import STICK_BREAKING
 

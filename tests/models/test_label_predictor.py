@@ -1,7 +1,7 @@
 import torch
 from torch.testing import assert_close
 
-from pyro_fmvae.learn.mixture import ascend
+from pyro_fmvae.learn.coordinate_ascent import ascend
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.label_predictor import Forest, LabelPredictor
 

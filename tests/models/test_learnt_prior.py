@@ -8,7 +8,7 @@ from scipy.stats import wishart
 
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.infer import TraceConjugate_ELBO, natural_prior
-from pyro_fmvae.learn.mixture import ascend, bound_of
+from pyro_fmvae.learn.coordinate_ascent import ascend, bound_of
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.learnt_prior import LEAST_VARIANCE, SHAPES, LearntPrior
 

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from pyro_fmvae.distributions.category import indicators
 from pyro_fmvae.evaluate import bound, edit_rows, outlier_scores
 from pyro_fmvae.infer import TraceConjugate_ELBO
-from pyro_fmvae.learn.mixture import ascend, bound_of
+from pyro_fmvae.learn.coordinate_ascent import ascend, bound_of
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from tests.models.mixture_case import PRIOR, STICKS, K, N, fitted
 

@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from pyro_fmvae.distributions.marginal_component import marginal_table, marginal_update
-from pyro_fmvae.learn.mixture import ascend, ascended
+from pyro_fmvae.learn.coordinate_ascent import ascend, ascended
 from pyro_fmvae.models import ObservedMixture, packed_numbers
 from pyro_fmvae.models import table_posterior as module
 from pyro_fmvae.models.packed_numbers import PackedNumbers

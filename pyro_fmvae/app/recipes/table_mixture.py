@@ -21,7 +21,8 @@ from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.cluster_tree import Clusters
-from pyro_fmvae.learn.mixture import STARTS, Fitted, mixture_of_rows, seed_of
+from pyro_fmvae.learn.coordinate_ascent import Fitted
+from pyro_fmvae.learn.mixture import STARTS, mixture_of_rows, seed_of
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
 from pyro_fmvae.learn.options import (
     MixtureOptions,

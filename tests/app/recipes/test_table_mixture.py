@@ -17,7 +17,8 @@ from pyro_fmvae.app.runs import Run, by_batches
 from pyro_fmvae.data import Batches, Kind, Preprocessing, Split
 from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.learn import Budget, fit
-from pyro_fmvae.learn.mixture import bound_of, mixture_of_rows, seed_of
+from pyro_fmvae.learn.coordinate_ascent import bound_of
+from pyro_fmvae.learn.mixture import mixture_of_rows, seed_of
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.sklearn import BayesianMixture
