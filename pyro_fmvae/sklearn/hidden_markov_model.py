@@ -114,6 +114,8 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         covariate_features: columns of numbers that are known and not modelled, by index or by name. In each
             state, the means of the other columns of numbers are linear in them; those of the steps before
             make an autoregressive model. Rows that miss one of them count as if their numbers were missing.
+            How relevant each is is learnt, unless ``covariance_prior`` is given; then a slope of 0 counts for
+            one row.
         algorithm: what :meth:`predict` gives: "viterbi", the most probable path, or "map", the most probable
             state of each step.
         tol: an update that gains less, in nats per row, is the last.

@@ -502,6 +502,10 @@ def test_forecasts_know_the_covariates(slopes):
     rows, states = model.sample(2_000, np.tile(ahead, (1_000, 1)))
     drawn = np.stack([rows[0::2][states[0::2] == k][:, [0, 3]].mean(0) for k in range(2)])
     np.testing.assert_allclose(drawn, means[0], atol=0.15)
+    same = model.forecast(2, covariates=ahead[[1, 1]])  # intervals are of a step's own covariates
+    width = same.upper[1] - same.lower[1]
+    for one, other in (forecast.lower, same.lower), (forecast.upper, same.upper):
+        assert (np.abs(one[1] - other[1]) <= 0.1 * width).all()
     several = model.forecast(2, x, [200, 200], covariates=np.stack([ahead, ahead]))
     np.testing.assert_allclose(several.mean[1], forecast.mean, atol=1e-9)
     with pytest.raises(ValueError, match=r"covariates: expected finite numbers of shape \[2, 2\], got None"):
@@ -518,6 +522,20 @@ def test_forecasts_know_the_covariates(slopes):
         HiddenMarkovModel(1, covariate_features=[0, 1, 2, 3]).fit(x)
     with pytest.raises(ValueError, match="got column 1 twice"):
         HiddenMarkovModel(1, covariate_features=[1], categorical_features=[1]).fit(np.abs(x) // 1)
+
+
+def test_one_state_has_the_evidence_of_a_regression(slopes):
+    """All targets together are Student-t, given priors in the data's units and one row for a slope of 0."""
+    x = slopes[0][:30, [0, 1, 2]]
+    priors = {"mean_prior": [7.0], "mean_precision_prior": 0.4, "degrees_of_freedom_prior": 5.0}
+    model = HiddenMarkovModel(
+        1, covariance_type="diag", covariance_prior=[6.0], covariate_features=[1, 2], **priors
+    )
+    y, u = x[:, 0], (x[:, 1:] - x[:, 1:].mean(0)) / x[:, 1:].std(0)
+    features = np.column_stack([np.ones(30), u])
+    shape = 6.0 / 5.0 * (np.eye(30) + features @ np.diag([1 / 0.4, 1, 1]) @ features.T)
+    evidence = multivariate_t(np.full(30, 7.0), shape, 5.0).logpdf(y)
+    assert model.fit(x).lower_bound_ == pytest.approx(evidence, rel=1e-9)
 
 
 def test_covariates_of_data_frames_have_names(slopes):
