@@ -8,13 +8,19 @@ import json
 import os
 import reprlib
 import stat
+from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
+import yaml
+
 LARGEST: Final = 16 << 20
 """Bytes of text that are parsed."""
+DEEPEST: Final = 100
+"""Levels of lists and mappings in YAML."""
 HUGE: Final = 3.4028234663852886e38
 """Largest number of float32."""
 
@@ -71,6 +77,40 @@ def parse_json(text: str, largest: int = LARGEST) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def check_yaml(text: str, strings: bool = False) -> None:
+    """Check YAML before it is loaded, without building anything.
+
+    Loaders call themselves at each level, which can end the process. With aliases (``*name``) a short text
+    stands for an endless one. Of a name that is given twice, they would take the last value.
+
+    Args:
+        text: to check.
+        strings: also check long strings in it, which a parser of options loads in their turn.
+
+    Raises:
+        ValueError: it is nested too deeply, has aliases, or gives a name twice.
+        yaml.YAMLError: it is not YAML.
+    """
+    levels: list[list[Any]] = []  # what each list and mapping that is open has so far
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("aliases are not allowed")
+        if isinstance(event, yaml.CollectionEndEvent):
+            found = levels.pop()
+            names = Counter(found[::2] if isinstance(event, yaml.MappingEndEvent) else ())
+            if twice := [name for name, number in names.items() if number > 1]:
+                raise ValueError(f"{twice[0]} is given twice")
+        elif isinstance(event, yaml.NodeEvent) and levels:
+            levels[-1].append(getattr(event, "value", event))
+        if isinstance(event, yaml.CollectionStartEvent):
+            levels.append([])
+            if len(levels) > DEEPEST:
+                raise ValueError(f"nested more than {DEEPEST} levels deep")
+        if strings and isinstance(event, yaml.ScalarEvent) and len(event.value) > DEEPEST:
+            with suppress(yaml.YAMLError):
+                check_yaml(event.value)
 
 
 def check_printable(names: Iterable[str], source: str) -> None:

@@ -94,6 +94,8 @@ LAUGHS = "\n".join(
         ("seed: '" + "[" * 200 + "]" * 200 + "'", "config: mine.yaml: nested more than 100 levels deep"),
         ("seed: " + "[" * 200_000, "nest"),
         ("- " * 200_000, "nest"),
+        ("seed: 1\nseed: 2", "config: mine.yaml: seed is given twice"),
+        ('{"hidden": [3, 3], "derived": {"a": 1, "b": "a", "a": 1}}', "config: mine.yaml: a is given twice"),
         ("seed: [1, 2\nfoo: }", "config: mine.yaml: while parsing a flow sequence at line 1, column 7"),
         ("# " + "x" * 2_000_000, "expected at most 1,048,576 characters"),
     ],
@@ -110,6 +112,8 @@ def test_a_file_of_kinds_of_columns(files, tmp_path):
     (tmp_path / "kinds.yaml").write_text("a: &a {x: category}\nb: {<<: [*a, *a]}")
     given = "--data", files["table"], "--columns", tmp_path / "kinds.yaml"
     assert refusal("train", *given).endswith("kinds.yaml: aliases are not allowed")
+    (tmp_path / "kinds.yaml").write_text("a: category\nb: number\na: number")
+    assert refusal("train", *given).endswith("kinds.yaml: a is given twice")
 
 
 @pytest.mark.parametrize("name", ["rows", "draws", "most"])

@@ -10,8 +10,7 @@ import yaml
 from jsonargparse import ArgumentParser, get_loader, set_loader
 
 from pyro_fmvae.app.commands.command import UsageError
-from pyro_fmvae.app.recipes.settings import DEEPEST, check_yaml
-from pyro_fmvae.files.untrusted import LARGEST
+from pyro_fmvae.files.untrusted import DEEPEST, LARGEST, check_yaml
 from pyro_fmvae.learn.options import flag
 
 PROGRAM = "pyro-fmvae"
@@ -81,7 +80,7 @@ def load_yaml(text: str, path: str = "") -> Any:
         path: the file that it is from, for messages.
 
     Raises:
-        ValueError: it is too large, is nested too deeply, has aliases, or is no YAML.
+        ValueError: it is too large, or :func:`~pyro_fmvae.files.untrusted.check_yaml` refuses it.
     """
     largest = LARGEST if text.lstrip().startswith("{") else LONGEST_YAML
     try:

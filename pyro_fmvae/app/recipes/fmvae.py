@@ -12,7 +12,6 @@ from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, check
 from pyro_fmvae.app.recipes.pictures import cluster_figure, factor_figures
 from pyro_fmvae.app.recipes.settings import budgets_of, hyperprior_of, is_own
 from pyro_fmvae.data import Batches, Dataset, Split, hide_labels, whole
-from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.evaluate import bound
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.cluster_tree import Clusters
@@ -172,23 +171,6 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         else:
             refuse(config, ("per_value",), "--labels")
         return config
-
-    @property
-    def factors(self) -> tuple[int, ...]:
-        """K_i of each factor."""
-        if self.config.factors is None:
-            raise ValueError("factors: expected a size for each factor, got None")
-        return self.config.factors
-
-    @property
-    def labels(self) -> Amount:
-        """As configured."""
-        return self.config.labels or 0.0
-
-    @property
-    def spread(self) -> float:
-        """As configured."""
-        return self.config.spread or 0.0
 
     def build(self) -> FactorialMixtureVAE:
         """Labels belong to the leading factors."""

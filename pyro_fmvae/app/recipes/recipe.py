@@ -65,12 +65,15 @@ class Recipe(ABC, Generic[Options]):
     @property
     def factors(self) -> tuple[int, ...]:
         """K_i, components of each factor; none where z has no factors."""
-        return ()
+        found: tuple[int, ...] | None = getattr(self.config, "factors", None) if self.factorial else ()
+        if found is None:
+            raise ValueError("factors: expected a size for each factor, got None")
+        return found
 
     @property
     def labels(self) -> Amount:
         """How many labels are used, as :func:`~pyro_fmvae.data.hide_labels` takes it."""
-        return 0.0
+        return getattr(self.config, "labels", None) or 0.0
 
     @property
     def spread(self) -> float:
@@ -78,7 +81,7 @@ class Recipe(ABC, Generic[Options]):
 
         See :func:`~pyro_fmvae.learn.label_spreading.spread_labels`.
         """
-        return 0.0
+        return getattr(self.config, "spread", None) or 0.0
 
     @property
     def indexed(self) -> bool:

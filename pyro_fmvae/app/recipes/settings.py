@@ -1,7 +1,6 @@
 """Budgets of phases and splits that options come to, and checks of options."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,7 @@ from pyro_fmvae.data.labels import check_amount
 from pyro_fmvae.data.loader import TableOptions
 from pyro_fmvae.data.registry import LOADERS
 from pyro_fmvae.data.splitting import Splitting
-from pyro_fmvae.files.untrusted import check_type, read_text
+from pyro_fmvae.files.untrusted import check_type, check_yaml, read_text
 from pyro_fmvae.learn.options import (
     PATIENCE,
     PHASES,
@@ -28,8 +27,6 @@ from pyro_fmvae.models import Hyperprior
 
 OWN_MINUTES: Final = 5.0
 """Time limit of a training on a person's own data, where no length is given."""
-DEEPEST: Final = 100
-"""Levels of lists and mappings in YAML."""
 HELD_OUT: Final = {"sprites": 0.2}
 """Share of the combinations of labels that is held out by default, by the name of the data."""
 
@@ -98,32 +95,6 @@ def with_columns(config: TrainConfig, kinds: Mapping[str, str]) -> TrainConfig:
         found |= read
     found |= dict(one.rpartition("=")[::2] for one in config.kind or ())
     return replace(config, kind=tuple("=".join(one) for one in found.items()) or None, columns=None)
-
-
-def check_yaml(text: str, strings: bool = False) -> None:
-    """Check YAML before it is loaded, without building anything.
-
-    Loaders call themselves at each level, which can end the process; with aliases (``*name``) a short text
-    stands for an endless one.
-
-    Args:
-        text: to check.
-        strings: also check long strings in it, which a parser of options loads in their turn.
-
-    Raises:
-        ValueError: it is nested too deeply, or has aliases.
-        yaml.YAMLError: it is not YAML.
-    """
-    depth = 0
-    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        if isinstance(event, yaml.AliasEvent):
-            raise ValueError("aliases are not allowed")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise ValueError(f"nested more than {DEEPEST} levels deep")
-        if strings and isinstance(event, yaml.ScalarEvent) and len(event.value) > DEEPEST:
-            with suppress(yaml.YAMLError):
-                check_yaml(event.value)
 
 
 def counts_of(config: TrainConfig) -> CountOptions | None:

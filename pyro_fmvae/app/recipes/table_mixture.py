@@ -17,7 +17,6 @@ from pyro_fmvae.app.recipes.pictures import cluster_figure
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.settings import budgets_of, shared_defaults
 from pyro_fmvae.data import Dataset, Kind, Preprocessing, SparseOptions, Split, hide_labels
-from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.learn.cluster_tree import Clusters
@@ -196,18 +195,6 @@ class Mixture(Recipe[MixtureOptions]):
         return config
 
     # ------------------------------------------------------------------ model and learning
-
-    @property
-    def factors(self) -> tuple[int, ...]:
-        """Sizes of the entries of a code: values of each label, then K."""
-        if self.config.factors is None:
-            raise ValueError("factors: expected a size for each entry of a code, got None")
-        return self.config.factors
-
-    @property
-    def labels(self) -> Amount:
-        """As configured."""
-        return self.config.labels or 0.0
 
     def build(self) -> ObservedMixture:
         """Components of the columns that are not left out."""

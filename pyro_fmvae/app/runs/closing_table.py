@@ -49,7 +49,7 @@ def undamaged(place: object, advice: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         if str(error).startswith("run: "):
             raise
         raise ValueError(f"run: {place} is damaged ({error}){advice}") from error

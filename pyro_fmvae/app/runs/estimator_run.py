@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.registry import configure, find_texts, titles
 from pyro_fmvae.app.recipes.settings import table_options, with_columns
-from pyro_fmvae.app.runs.closing_table import REPORT
+from pyro_fmvae.app.runs.closing_table import REPORT, undamaged
 from pyro_fmvae.app.runs.pages import PAGE, markup
 from pyro_fmvae.app.runs.run import CONFIG, DERIVED, FIGURES, check_new, new_folder, read_values
 from pyro_fmvae.data.column_plan import date_texts, plan_from_json, plan_to_json
@@ -549,7 +549,7 @@ def opened(folder: str | Path, device: str = "auto") -> EstimatorRun | None:
     """The run of an estimator in a folder, on a device; None if the folder holds another run, or none at all.
 
     Raises:
-        ValueError: a file of it is damaged.
+        FileNotFoundError, ValueError: a file of it is missing or damaged.
     """
     place = Path(folder)
     if not (place / CONFIG).is_file():
@@ -557,7 +557,7 @@ def opened(folder: str | Path, device: str = "auto") -> EstimatorRun | None:
     values = read_values(place)
     if not isinstance(values, dict) or values.get("model") not in [*ESTIMATORS]:
         return None
-    try:
+    with undamaged(place):
         model, known = values["model"], dict(values[DERIVED])
         names = {one.name for one in fields(ESTIMATORS[model])}
         listed = {name: value for name, value in values.items() if name in names}
@@ -568,8 +568,6 @@ def opened(folder: str | Path, device: str = "auto") -> EstimatorRun | None:
         run = RUNS[ESTIMATORS[model]](configure(**given), known)
         state, _ = checkpoint.load_file(place / STATE)
         run.estimator = run.make().restore(state)
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, OSError) as error:
-        raise ValueError(f"run: {place} is damaged ({error})") from error
     return run
 
 
@@ -577,9 +575,9 @@ def write_page(folder: Path, target: Path) -> None:
     """Write the page of a run of an estimator.
 
     Raises:
-        ValueError: the run is damaged.
+        FileNotFoundError, ValueError: the run is damaged.
     """
-    try:
+    with undamaged(folder):
         values, report = read_values(folder), read_json(folder / REPORT)
         measures = {name: _text(value) for name, value in report["measures"].items()}
         tables = [
@@ -588,8 +586,6 @@ def write_page(folder: Path, target: Path) -> None:
         ]
         png = (folder / FIGURES / PICTURE).read_bytes()
         title = f"{Path(values['data']).name}: {titles()[values['model']]}"
-    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
-        raise ValueError(f"run: {folder} is damaged ({error})") from error
     picture = markup.figure(png, "what was found", chart=True)
     parts = [
         markup.section("Measures", [markup.facts(measures)]),

@@ -126,11 +126,10 @@ def read_values(folder: Path) -> Any:
         ValueError: the folder is no run, or the file is no JSON.
     """
     try:
-        return read_json(folder / CONFIG)
+        with undamaged(folder / CONFIG):
+            return read_json(folder / CONFIG)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"run: {folder} is no run (there is no {CONFIG} in it)") from None
-    except ValueError as error:
-        raise ValueError(f"run: {folder / CONFIG} is damaged ({error})") from error
 
 
 def described(values: Any, folder: Path, source: Path) -> Description:

@@ -189,11 +189,6 @@ def _naming(folder: Path) -> Iterator[None]:
         raise
 
 
-def main_measure(trainer: Trainer) -> str:
-    """The measure that tells of progress: the bound, where there is one."""
-    return "elbo" if trainer.model.bounded else "reconstruction"
-
-
 class Journal:
     """Appends a line of validation measures to ``metrics.jsonl`` every so many steps.
 
@@ -207,7 +202,7 @@ class Journal:
     Attributes:
         line: what was written at this record; None if nothing was.
         validation: up to 500 validation points, the first ones, without labels.
-        measure: name of the main measure.
+        measure: name of the measure that models are compared by: the bound, where there is one.
         left_out: numbers of those points that had no finite bound at the last line.
         labelled: up to 500 points of ``train``, with the labels in use, and of ``valid``, each of which has a
             known label that is trained on; a kind without such points is left out.
@@ -219,7 +214,8 @@ class Journal:
         self.trainer, self.path = trainer, trainer.run.folder / METRICS
         rows = torch.arange(min(MONITORED_POINTS, len(dataset.valid)))
         self.validation = replace(dataset.valid.select(rows), labels=None)
-        self.measure, self.left_out = main_measure(trainer), tuple[int, ...]()
+        self.measure = "elbo" if trainer.model.bounded else "reconstruction"
+        self.left_out = tuple[int, ...]()
         splits = {"train": trainer.training} | ({"valid": dataset.valid} if dataset.validated else {})
         columns = len(trainer.run.recipe.labelled)
         known = {name: known_rows(split, columns) for name, split in splits.items()}

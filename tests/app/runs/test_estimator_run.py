@@ -11,10 +11,12 @@ from sklearn.metrics import adjusted_rand_score
 
 from pyro_fmvae.app.recipes.registry import configure
 from pyro_fmvae.app.recipes.settings import splitting_of
-from pyro_fmvae.app.runs.estimator_run import TimedRows
+from pyro_fmvae.app.runs.closing_table import REPORT
+from pyro_fmvae.app.runs.estimator_run import STATE, TimedRows
 from pyro_fmvae.app.runs.from_python import train
 from pyro_fmvae.app.runs.run import Run
 from pyro_fmvae.data.splitting import Splitting
+from pyro_fmvae.files import checkpoint
 from pyro_fmvae.sklearn import HiddenMarkovModel
 from tests.small_runs import command, succeed
 
@@ -177,6 +179,28 @@ def test_a_damaged_run_is_an_error(sales, tmp_path):
     content[-1] ^= 1
     (folder / "estimator.safetensors").write_bytes(content)
     refused("error: run: .* is damaged", "evaluate", folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"bounds": [10**400]}, {"components": 1}, {"ahead": None}, None],
+    ids=str,
+)
+def test_a_state_of_another_form_is_an_error(sales, tmp_path, changes):
+    folder = shutil.copytree(sales, tmp_path / "run")
+    state, _ = checkpoint.load_file(folder / STATE)
+    checkpoint.save_file(folder / STATE, None if changes is None else state | changes)
+    refused(rf"error: run: {folder} is damaged \(", "evaluate", folder)
+    (folder / STATE).unlink()
+    refused(f"error: {folder / STATE}: no such file", "evaluate", folder)
+
+
+@pytest.mark.parametrize("measures", [5, {"states": []}, {"states": {"a": 1}}], ids=str)
+def test_a_report_of_another_form_is_an_error(sales, tmp_path, measures):
+    folder = shutil.copytree(sales, tmp_path / "run")
+    report = json.loads((folder / REPORT).read_text()) | {"measures": measures}
+    (folder / REPORT).write_text(json.dumps(report))
+    refused(rf"error: run: {folder} is damaged \(", "report", folder)
 
 
 def test_names_that_encode_writes_are_refused(table, tmp_path):
