@@ -24,7 +24,7 @@ Standard = tuple[Tensor, ...]
 LARGEST: Final = 2**22
 """Numbers in a tensor, at most, unless a single row needs more."""
 NEGLIGIBLE: Final = 1e-12
-"""Share of the largest weight from which down a row adds nothing to a component but rounding."""
+"""Share of the largest weight up to which a row adds nothing to a component but rounding."""
 UNLIKELY: Final = 1e-3
 """Responsibility up to which a component does not take part in filling a row in."""
 FEW: Final = 8
@@ -32,7 +32,7 @@ FEW: Final = 8
 PAIRS: Final = 2
 """Components that may have a row up to which all are computed."""
 SCREENED: Final = 2**17
-"""Numbers in a tensor, at most, as pairs that add nothing are looked for: it stays in a processor's cache."""
+"""Numbers in a tensor, at most, that is searched for pairs that add nothing: it stays in a CPU cache."""
 STEPS: Final = 2
 """Steps of conjugate gradients by which they are looked for."""
 

@@ -26,10 +26,6 @@ REMEMBERED: Final = 6
 """Steps that :class:`Anderson` remembers."""
 SINGULAR: Final = 1e-12
 """Share of the greatest eigenvalue up to which changes of its steps say nothing new."""
-UPDATES: Final = 200
-"""Updates at most, unless another number is given."""
-TOLERANCE: Final = 1e-5
-"""Nats per row: an update that adds less is the last."""
 
 Naturals = Mapping[str, Tensor]
 """Site → natural parameters, or sums of the sufficient statistics that are added to them."""
@@ -128,7 +124,7 @@ class IncrementalAscent:
     variational inference for Dirichlet process mixture models).
 
     With a single part it is coordinate ascent, whose sweeps begin where :class:`Anderson` expects λ and λ0 to
-    settle, if the bound is no lower there. Missing numbers, and λ0, would take hundreds of sweeps else.
+    settle, if the bound is no lower there. Without that, missing numbers and λ0 take hundreds of sweeps.
 
     The bound is Σ_b h_b + Σ_b T_b · E[t] - KL(λ || λ0), where h_b is what a part adds beside its statistics:
     the entropy of its assignments and missing numbers, and constants.
@@ -199,7 +195,7 @@ class IncrementalAscent:
             self._anderson.add(begun, self._state())
 
     def _leap(self) -> bool:
-        """A sweep from where sweeps are expected to settle, if its bound is no lower."""
+        """Sweep from where sweeps are expected to settle; if the bound falls, undo it and return False."""
         ahead = self._anderson.ahead()
         if ahead is None:
             return False
@@ -356,10 +352,10 @@ def ascended(
     models: Sequence[ObservedMixture],
     observations: PackedObservations,
     gammas: Sequence[Tensor],
-    iterations: int = UPDATES,
-    until: float = math.inf,
-    tolerance: float = TOLERANCE,
-    learn: bool = True,
+    iterations: int,
+    until: float,
+    tolerance: float,
+    learn: bool,
 ) -> list[Fitted]:
     """Coordinate ascent of mixtures of as many components, until their bounds hardly rise.
 
@@ -399,7 +395,7 @@ def ascended(
 
 
 def side_by_side(observations: PackedObservations) -> bool:
-    """May mixtures of these rows be improved side by side? Not where numbers are filled in, or too many."""
+    """Can mixtures of these rows be improved side by side? Not if numbers are filled in, or not packed."""
     numbers = observations.get(NUMBERS)
     return numbers is None or (isinstance(numbers, PackedNumbers) and numbers.gaps is None)
 
@@ -422,8 +418,8 @@ class Reached(NamedTuple):
 class Ascent:
     """Coordinate ascent of a mixture, or of S mixtures of as many components, until their bounds hardly rise.
 
-    With S in front, there is one operation on all of them where S would be needed. Each mixture ends by
-    itself, with the numbers that it would reach alone, but for rounding.
+    S in front means that one operation on all of them takes the place of S. Each mixture ends by itself, with
+    the numbers that it would reach alone, but for rounding.
 
     Args:
         model: says what the sites are, and their priors, and where missing numbers are filled in, by what.
@@ -444,13 +440,8 @@ class Ascent:
         learnt: LearntPrior | None = None,
         known: Tensor | None = None,
     ) -> None:
-        self.model, self.observations, self.scale, self.learnt, self.known = (
-            model,
-            observations,
-            scale,
-            learnt,
-            known,
-        )
+        self.model, self.observations = model, observations
+        self.scale, self.learnt, self.known = scale, learnt, known
         order = model.prior.weights.order(gamma.sum(-2)).unsqueeze(-2)
         self.gamma = gamma.double().take_along_dim(order, -1)
         self.priors = {  # all components have the same

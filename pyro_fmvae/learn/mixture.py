@@ -19,8 +19,6 @@ from pyro_fmvae.distributions.category import codes_below
 from pyro_fmvae.infer import natural_prior
 from pyro_fmvae.infer.seeding import kmeans_draws, kmeans_together
 from pyro_fmvae.learn.coordinate_ascent import (
-    TOLERANCE,
-    UPDATES,
     Ascent,
     Fitted,
     Reached,
@@ -42,6 +40,10 @@ POSITIVE: Final = 1.0
 """Nats of evidence to gain at least (Kass and Raftery, 1995: "positive")."""
 SHORT: Final = 10
 """Updates of every start; the best of them have more."""
+UPDATES: Final = 200
+"""Updates at most of those."""
+TOLERANCE: Final = 1e-5
+"""Nats per row: an update that adds less is the last, where the search has ended."""
 LEADING: Final = 3
 """Starts that are improved to the end."""
 WORSE: Final = 2
@@ -329,7 +331,7 @@ class Sample:
             centres = centres.expand(tries, -1, -1)
         spaces = space.expand(tries, -1, -1)
         gammas = one_hot(kmeans_together(spaces, count, first, others, centres=centres), count).double()
-        return gammas[0] if tries == 1 else max(gammas, key=lambda gamma: _between(space.double(), gamma))
+        return max(gammas, key=lambda gamma: _between(space.double(), gamma))
 
 
 def label_means(points: Tensor, labels: Tensor) -> Tensor | None:
@@ -659,7 +661,7 @@ PER_COLUMN: Final = 8
 STANDS: Final = 3.0
 """Rows of all data that a row of this sample stands for, at most, where the number of components is given.
 
-At 1, components are left out that all rows ask for. With many more, splits fit what is chance in the sample.
+At 1, components that all rows ask for are left out. With many more, splits fit chance in the sample.
 """
 STARTS: Final = 10
 """Starts, unless another number is asked for."""
@@ -693,14 +695,13 @@ def mixture_of_rows(
         until: time of ``time.monotonic()``, after which no further update, start or move is begun.
     """
     sites, size = make(1, 1).sites, STARTED
-    if components is None:
-        gaps = sites.full and incomplete(x[:, sites.numbers]).any()
-        size = STARTED_FULL_GAPS if gaps else STARTED
-    else:
+    if components is not None:
         size = max(size, PER_COMPONENT * components)
         if sites.full and (dim := len(sites.numbers)):
             memory = LARGEST // (dim * (dim + 3) // 2 + 2)
             size = max(size, min(PER_COLUMN * components * dim, memory))
+    elif sites.full and incomplete(x[:, sites.numbers]).any():
+        size = STARTED_FULL_GAPS
     generator, each = np.random.default_rng(seed), np.ones(len(x)) if weights is None else weights
     rows = torch.from_numpy(systematic_sample(x, each, size if labels is None else len(x), generator))
     if labels is not None and len(rows) > size:
@@ -774,18 +775,22 @@ def split_and_merge(sample: Sample, generator: torch.Generator, most: int, start
     found: list[Fitted] = []
     for learn in (False, True) if model.learnt is not None else (False,):
         if not found or not sample.late:
-            start = _best_start(sample, min(FIRST, most), generator, starts, learn)
-            found.append(_moved(sample, start, most, generator))
+            clusters = [
+                sample.clusters(min(FIRST, most), start % 2 == 1, generator) for start in range(starts)
+            ]
+            begun = fits([sample] * starts, clusters, SHORT, learn)
+            best = max(begun, key=lambda fitted: fitted.bound)
+            found.append(_moved(sample, best, most, generator))
     return simplest(sample, max(found, key=lambda fitted: fitted.bound))
 
 
 def simplest(sample: Sample, found: Fitted) -> Fitted:
     """The mixture of fewest components whose evidence is hardly below the greatest.
 
-    That is by no more than half a standard error of the difference. Pairs are merged one after the other, as
-    in the rule of one standard error of Breiman et al. (1984), until :data:`WORSE` numbers of components in a
-    row have too little evidence. With a whole error, two of the three species of iris are one component; with
-    none, olive oils have up to half as many components more.
+    It may be lower by half a standard error of the difference. Pairs are merged one after the other, as in
+    the rule of one standard error of Breiman et al. (1984), until :data:`WORSE` numbers of components in a
+    row have too little evidence. With a whole error, two of the three species of iris are one component. With
+    none, olive oils have up to one and a half times as many components.
     """
     best = chosen = now = found
     worse = 0
@@ -827,14 +832,6 @@ def _moved(sample: Sample, found: Fitted, most: int, generator: torch.Generator)
         else:
             found = less
     return found
-
-
-def _best_start(
-    sample: Sample, components: int, generator: torch.Generator, starts: int, learn: bool
-) -> Fitted:
-    """The best of several k-means starts, each of them improved a little."""
-    clusters = [sample.clusters(components, start % 2 == 1, generator) for start in range(starts)]
-    return max(fits([sample] * starts, clusters, SHORT, learn), key=lambda fitted: fitted.bound)
 
 
 def best_mixture(sample: Sample, components: int, generator: torch.Generator, starts: int = 1) -> Fitted:

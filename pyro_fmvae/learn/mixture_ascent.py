@@ -3,9 +3,9 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -17,6 +17,9 @@ from pyro_fmvae.learn.stepwise_em import STEPWISE
 from pyro_fmvae.models import ObservedMixture
 
 logger = logging.getLogger("pyro_fmvae")
+
+SEARCHED: Final = 2000
+"""Rows at most that predictors of labels are compared by; labelled ones come first."""
 
 
 class MixtureAscent(Phase):
@@ -33,11 +36,8 @@ class MixtureAscent(Phase):
         budget: of the phase.
         seed: of the starts, and of the rows that they and predictors are compared by.
         starts: how many k-means starts λ is chosen from.
-        searched: rows at most that predictors are compared by; labelled ones come first.
         stacking: learn predictors of labels, on the first batch: see
             :func:`~pyro_fmvae.learn.stacking.learn_predictors`.
-        rate: ρ of each step on a batch that is not all data, from the number of steps taken so far.
-        name: for records.
     """
 
     def __init__(
@@ -47,14 +47,10 @@ class MixtureAscent(Phase):
         budget: Budget,
         seed: int = 0,
         starts: int = STARTS,
-        searched: int = 2000,
         stacking: bool = False,
-        rate: Callable[[int], float] = STEPWISE,
-        name: str = "joint",
     ) -> None:
-        super().__init__(name, budget, model)
-        self.model, self.make, self.seed, self.starts, self.rate = model, make, seed, starts, rate
-        self.searched, self.stacking = searched, stacking
+        super().__init__("joint", budget, model)
+        self.model, self.make, self.seed, self.starts, self.stacking = model, make, seed, starts, stacking
         self.record_every = budget.record_every
 
     def enter(self) -> None:
@@ -65,9 +61,9 @@ class MixtureAscent(Phase):
     def prepare(self, batches: Iterable[Any]) -> None:
         """Start λ from :func:`~pyro_fmvae.learn.mixture.mixture_of_rows` of the first batch.
 
-        It is found on the CPU, which is faster for few rows. Where the phase has minutes, a quarter of them
-        bounds the starts and those of cross-validation, and half of them the predictors: the number of
-        components may have been chosen in up to half of them.
+        It is found on the CPU, which is faster for few rows. Where the phase has minutes, starts may take a
+        quarter of them, also those of cross-validation, and predictors are begun in the first half. The
+        number of components may have taken the other half.
 
         Raises:
             ValueError: a loader of another number of points than the model is of.
@@ -85,7 +81,7 @@ class MixtureAscent(Phase):
             ascend(model, observations, model.table(observations).softmax(-1))
         if self.stacking and labels is not None:
             drawn = torch.randperm(len(x), generator=torch.Generator().manual_seed(self.seed))
-            rows, end = labelled_first(drawn, labels)[: self.searched], began + most / 2
+            rows, end = labelled_first(drawn, labels)[:SEARCHED], began + most / 2
             learn_predictors(model, start, x, labels, rows, self.seed, until, end)
         state = model.state_dict()
         self.model.match(state)
@@ -105,7 +101,7 @@ class MixtureAscent(Phase):
         observations = self.model.packed(x, labels)
         table = self.model.table(observations)
         bound = bound_of(self.model, table)
-        rate = 1.0 if len(x) == self.model.num_data else self.rate(self.steps)
+        rate = 1.0 if len(x) == self.model.num_data else STEPWISE(self.steps)
         ascend(self.model, observations, table.softmax(-1), rate)
         self.steps += 1
         return -bound

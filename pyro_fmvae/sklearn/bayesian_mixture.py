@@ -145,8 +145,13 @@ class BayesianMixture(MixtureDensity):
         Raises:
             ValueError: fewer rows than components, or an argument out of range.
         """
+        self._check_parameters()
         warm = self.warm_start and hasattr(self, "_mixture")
-        return self._fit(X, sample_weight, warm)
+        X, weights = self._rows(X, sample_weight, reset=not warm)
+        if not warm:
+            self._check_enough(weights)
+        self._so_far = None
+        return self._learn(*distinct(X, weights, resolve_device(self.device)), warm)._label(X)
 
     def partial_fit(
         self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None
@@ -190,14 +195,6 @@ class BayesianMixture(MixtureDensity):
     def fit_predict(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> np.ndarray:
         """Fit, and return the most probable component or cluster of each row, int64 [n]."""
         return self.fit(X, sample_weight=sample_weight).predict(X)
-
-    def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None, warm: bool) -> "BayesianMixture":
-        self._check_parameters()
-        X, weights = self._rows(X, sample_weight, reset=not warm)
-        if not warm:
-            self._check_enough(weights)
-        self._so_far = None
-        return self._learn(*distinct(X, weights, resolve_device(self.device)), warm)._label(X)
 
     def _check_enough(self, weights: np.ndarray) -> None:
         total = max(weights.sum(), np.count_nonzero(weights))

@@ -173,10 +173,13 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         """
         check_is_fitted(self)
         check_scalar(n_samples, "n_samples", Integral, min_val=1)
-        model = self._on_device()
+        return self._drawn(self._on_device(), n_samples)
+
+    def _drawn(self, model: ObservedMixture, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """:meth:`sample` of a model."""
         with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
-            codes = model.sample_codes(n_samples)
-            rows = model.sample_latent(n_samples, codes)
+            codes = model.sample_codes(number)
+            rows = model.sample_latent(number, codes)
         return self._columns.in_units(rows), codes[:, -1].cpu().numpy()
 
     def co_clustering(self, X: ArrayLike, pairs: ArrayLike | None = None) -> np.ndarray:
@@ -322,10 +325,7 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         certain.load_state_dict(model.state_dict())
         if model.sites.numbers:
             certain.posterior_of(parameter_of(NUMBERS)).natural.data.mul_(CERTAIN)
-        with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
-            codes = certain.sample_codes(number)
-            rows = certain.sample_latent(number, codes)
-        return self._columns.in_units(rows), codes[:, -1].cpu().numpy()
+        return self._drawn(certain, number)
 
     def _new(
         self,

@@ -6,13 +6,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, OutlierMixin, clone
+from sklearn.base import OutlierMixin, clone
 from sklearn.utils import check_random_state, check_scalar
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from pyro_fmvae.learn.mixture import systematic_sample
 from pyro_fmvae.sklearn.bayesian_mixture import BayesianMixture
 from pyro_fmvae.sklearn.standardisation import distinct
+from pyro_fmvae.sklearn.table_estimator import RowEstimator
 
 LEAST: Final = 0.01
 """Share of new rows that are outliers where ``contamination`` is "auto"."""
@@ -32,7 +33,7 @@ DRAWS: Final = 10_000
 """Draws that decide it."""
 
 
-class OutlierDetector(OutlierMixin, BaseEstimator):
+class OutlierDetector(OutlierMixin, RowEstimator):
     """Rows that Bayesian mixtures of the training rows find improbable.
 
     The score is the mean log posterior predictive density under several mixtures, each learnt from a random
@@ -84,11 +85,6 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
         self.contamination = contamination
         self.random_state = random_state
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
-
     def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> "OutlierDetector":
         """Fit the mixtures and the threshold.
 
@@ -104,7 +100,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
         if not automatic:
             bounds = {"min_val": 0, "max_val": 0.5, "include_boundaries": "right"}
             check_scalar(self.contamination, "contamination", Real, **bounds)
-        validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan")
+        self._checked(X, reset=True)
         mixture = self.mixture
         if mixture is None:
             full = self.n_features_in_ <= CORRELATED
@@ -183,8 +179,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """Mean log posterior predictive density of each row, in nats, [n]; outliers have low ones."""
         check_is_fitted(self)
-        validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite="allow-nan")
-        return self._densities(self.mixtures_[0]._checked(X, reset=False)).mean(0)
+        return self._densities(self._checked(X, reset=False)).mean(0)
 
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """:meth:`score_samples` less ``offset_``, below 0 for outliers, [n]."""

@@ -114,10 +114,8 @@ class Standardisation:
     def log_scales(self, X: np.ndarray) -> np.ndarray:
         """Log of the volume by which the units of a row differ, of the numbers that are there, [N]."""
         numbers = self.numbers
-        missing, logs = np.isnan(X[:, numbers]), np.log(self.scale[numbers])
-        if not missing.any():
-            return np.full(len(X), logs.sum())
-        return np.where(missing, 0.0, logs).sum(1)
+        sums: np.ndarray = ~np.isnan(X[:, numbers]) @ np.log(self.scale[numbers])
+        return sums
 
     def rate_prior(self, shape: float, total_weight: float) -> tuple[float, Tensor]:
         """Shape and rates [D of counts] of the Gammas over the components' rates, around the columns' means.

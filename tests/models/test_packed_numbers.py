@@ -1,5 +1,6 @@
 """Rows whose statistics are computed once have the table and the update of the rows themselves."""
 
+import math
 from copy import deepcopy
 
 import pytest
@@ -90,7 +91,9 @@ def test_rows_without_any_number_are_no_gaps(rows):
     chosen = numbers.chosen(places).log_likelihoods(stats.expand(2, -1, -1), torch.zeros(3))
     assert_close(chosen, table[places])
     found = [
-        ascended([deepcopy(model)], observations, [gamma / gamma.sum(-1, keepdim=True)], 20, tolerance=0.0)
+        ascended(
+            [deepcopy(model)], observations, [gamma / gamma.sum(-1, keepdim=True)], 20, math.inf, 0.0, True
+        )
         for observations in (model.packed(x), model.observations(x))
     ]
     assert found[0][0].bound == pytest.approx(found[1][0].bound, rel=1e-12)

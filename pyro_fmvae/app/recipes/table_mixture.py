@@ -36,8 +36,6 @@ logger = logging.getLogger("pyro_fmvae")
 
 # Options of mixtures of table rows, and how the evidence chooses them.
 
-SEARCHED: Final = 2000
-"""Rows that predictors of labels are compared by."""
 WIDEST_FULL: Final = 60
 """Most columns of numbers whose full covariances are tried."""
 LEARNT: Final = TablePrior(c0=4.0, b0=0.3)
@@ -206,9 +204,7 @@ class Mixture(Recipe[MixtureOptions]):
         assert config.starts is not None
         make = partial(_candidate, config, self.factors[:-1], model.levels)
         budget = budgets_of(config)["joint"]
-        return [
-            MixtureAscent(model, make, budget, seed_of(config.seed), config.starts, SEARCHED, config.stacking)
-        ]
+        return [MixtureAscent(model, make, budget, seed_of(config.seed), config.starts, config.stacking)]
 
     # ------------------------------------------------------------------ reports and figures
 
