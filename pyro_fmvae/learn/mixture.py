@@ -698,7 +698,7 @@ def mixture_of_rows(
     if components is not None:
         size = max(size, PER_COMPONENT * components)
         if sites.full and (dim := len(sites.numbers)):
-            memory = LARGEST // (dim * (dim + 3) // 2 + 2)
+            memory = LARGEST // PackedNumbers.size(x[:1, sites.numbers], full=True)
             size = max(size, min(PER_COLUMN * components * dim, memory))
     elif sites.full and incomplete(x[:, sites.numbers]).any():
         size = STARTED_FULL_GAPS

@@ -2,7 +2,9 @@
 
 import math
 import time
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
@@ -198,6 +200,35 @@ def test_labelled_rows_come_first_into_the_sample(monkeypatch):
     )
     (sample,) = seen
     assert len(sample.x) == 60 and (sample.labels >= 0).sum() == 30 and sample.model(3).num_data == 150
+
+
+@pytest.mark.parametrize(
+    ("components", "full", "gaps", "rows"),
+    [
+        (None, True, True, 40),
+        (None, True, False, 60),
+        (None, False, True, 60),
+        (8, False, True, 80),  # so many for each component
+        (3, True, False, 72),  # and for each of its columns
+        (4, True, False, 75),  # as far as there is memory
+    ],
+)
+def test_rows_that_mixtures_are_compared_by(components, full, gaps, rows, monkeypatch):
+    for name, number in {
+        "STARTED": 60,
+        "STARTED_FULL_GAPS": 40,
+        "PER_COMPONENT": 10,
+        "LARGEST": 75 * 11,
+        "best_mixture": lambda sample, *_: sample,
+        "split_and_merge": lambda sample, *_: sample,
+    }.items():
+        monkeypatch.setattr(mixture, name, number)
+    x = clusters(3, 100)[0]
+    x[::5, 1] = torch.nan if gaps else 0.0
+    for weights, total in (None, 300), (np.full(300, 0.5), 150):
+        sample = mixture_of_rows(partial(make, full=full), x, 0, components, weights=weights)
+        assert len(sample.x) == rows
+        assert sample.each == (1.0 if components is None else min(total / rows, 3.0))
 
 
 @pytest.mark.parametrize("components", [3, None])

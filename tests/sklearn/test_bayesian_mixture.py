@@ -378,6 +378,23 @@ def test_clusters_are_found_where_half_of_the_numbers_are_missing():
     )
 
 
+def test_the_last_sweep_is_a_plain_one(monkeypatch):
+    """Fits do not end at a small gain where few components take part, or after a leap."""
+    sweep, noted = bayesian_mixture.IncrementalAscent.sweep, []
+
+    def noting(ascent, plain=False):
+        bound = sweep(ascent, plain)
+        noted.append((plain, ascent.plain))
+        return bound
+
+    monkeypatch.setattr(bayesian_mixture.IncrementalAscent, "sweep", noting)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 3)) @ rng.normal(size=(3, 3)) + 3 * rng.integers(2, size=(80, 1))
+    x[rng.random(x.shape) < 0.4] = np.nan
+    assert BayesianMixture(2, n_init=1, random_state=0).fit(x).converged_
+    assert noted[-2:] == [(False, False), (True, True)]
+
+
 def test_rows_share_a_component_as_often_as_drawn_assignments_do(data):
     x = data[0][:60] * 0.4 + data[0].mean(0) * 0.6  # clusters that overlap
     mixture = BayesianMixture(3, random_state=0).fit(x)
