@@ -146,6 +146,24 @@ def test_components_that_add_little_evidence_are_merged():
     assert halves.evidence < found.evidence
 
 
+@pytest.mark.parametrize(
+    ("evidence", "number"),
+    [
+        ((0.0, -4.9, -5.1, -5.1), 3),
+        ((0.0, -5.1, -4.9, -5.1), 2),
+        ((0.0, -5.1, -5.1, 9.0), 4),  # two in a row have too little, and the next one is not tried
+        ((0.0, 3.0, -1.9, -2.1), 2),
+    ],
+)
+def test_fewest_components_within_half_an_error_of_the_greatest_evidence(evidence, number, monkeypatch):
+    """Of four, three, two and one, with a standard error of ten nats."""
+    monkeypatch.setattr(Fitted, "error", lambda one, other: 10.0)
+    monkeypatch.setattr(Fitted, "evidence", property(lambda found: evidence[4 - found.model.components]))
+    x, kinds = clusters(4, 10)
+    sample = Sample.of(make, x)
+    assert simplest(sample, sample.fit(one_hot(kinds).double(), 1)).model.components == number
+
+
 @pytest.mark.parametrize("components", [3, None])
 @pytest.mark.parametrize("full", [True, False])
 def test_labelled_rows_name_their_components(components, full):
