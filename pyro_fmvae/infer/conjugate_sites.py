@@ -151,7 +151,7 @@ def blocks_of(
                     f"list, got {pair}"
                 )
     limit = MOST_TOGETHER if joint == "auto" else math.inf
-    blocks = [couplings.block({name: sites[name]["value"] for name in b}, limit) for b in wanted]
+    blocks = [couplings.block(each, limit) for each in wanted]
     return [block for block in blocks if block is not None]
 
 

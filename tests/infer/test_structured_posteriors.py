@@ -754,6 +754,21 @@ def test_other_indices_may_pair_other_elements(program, kind):
         assert_close(losses[1].double(), torch.tensor(-elbo.loss(program, guide, *later)).double())
 
 
+@pytest.mark.parametrize("method", [ConjugateSVI, CapturedSVI])
+def test_indices_that_are_no_integers_may_not_pair_other_elements(method):
+    def program(y, one, other):
+        crossed_by_argument(y, one.long(), other.long())
+
+    y, first = torch.randn(150), (torch.arange(150) % 50).double()
+    guide, elbo = AutoConjugate(program, joint="auto"), TraceConjugate_ELBO()
+    svi = method(program, guide, NaturalGradient(1.0, torch.optim.Adam), elbo)
+    losses = [float(svi.step(y, first, first)) for _ in range(4)]
+    assert losses[-1] < losses[0]
+    message = "site 'a', 'b': expected products of the pairs of elements that the first call had, got further"
+    with pytest.raises(ValueError, match=message):
+        svi.step(y, 20 + first, (first + 7) % 50)
+
+
 def test_a_product_that_a_block_lacks_poisons_gradients():
     pairs = torch.stack([torch.zeros(99, dtype=torch.int64), torch.arange(1, 100)])
     block = NormalBlock.of({"x": torch.zeros(100)}, pairs)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.distributions import MixtureSameFamily
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from pyro_fmvae.distributions import (
     ExponentialFamily,
@@ -611,10 +612,24 @@ class NormalBlockMoments:
     def expected(
         self, factors: list[Factor], others: Set[int] = frozenset()
     ) -> tuple[Tensor, tuple[int, ...]] | None:
-        """E of a product of elements of any of the sites; see :class:`Expects`."""
-        starts = self.block.starts
+        """E of a product of elements of any of the sites; see :class:`Expects`.
+
+        Raises:
+            ValueError: a product of a pair that a sparse block lacks. While operations are being recorded, it
+                is NaN.
+        """
+        starts, stats = self.block.starts, self.whole.stats
         moved = {id(f): f._replace(tensor=f.elements + starts[f.site]) for f in factors}
-        return self.whole.expected([moved[id(f)] for f in factors])
+        found = self.whole.expected([moved[id(f)] for f in factors])
+        checked = self.whole.family.is_sparse and _get_current_dispatch_mode() is None
+        if found and checked and found[0].isnan().any() and not stats.isnan().any():
+            names = "', '".join(dict.fromkeys(f.site for f in factors))
+            raise ValueError(
+                f"site '{names}': expected products of the pairs of elements that the first call had, got "
+                "further ones; make the indices integer arguments of the program, or leave the sites out of "
+                "joint"
+            )
+        return found
 
 
 class PairsOfBlock:
@@ -646,16 +661,18 @@ class PairsOfBlock:
         value = torch.stack([entries_at(self._values, index) for index in indices]).prod(0)
         return value, names
 
-    def add_all(self, factors: list[Factor], sizes: Mapping[str, int]) -> bool:
+    def add_all(self, factors: list[Factor], sizes: Sequence[int]) -> bool:
         """Take note of all pairs that a product could have with other indices; False if they are too many.
 
         Two factors that are of the same block of a plate, with one index, are so with other indices.
+
+        Args:
+            factors: two, of different elements.
+            sizes: numbers of elements in an event of their sites.
         """
         counts = [self._counts[f.site] for f in factors]
-        blocks = [
-            index.reshape(-1) // sizes[f.site] for f, index in zip(factors, _aligned(factors)[1], strict=True)
-        ]
-        number = [count // sizes[f.site] for f, count in zip(factors, counts, strict=True)]
+        number = [count // size for count, size in zip(counts, sizes, strict=True)]
+        blocks = [i.reshape(-1) // size for i, size in zip(_aligned(factors)[1], sizes, strict=True)]
         if torch.equal(*blocks) and number[0] == number[1]:
             ends = [torch.arange(count).view(number[0], -1) for count in counts]
             one, other = ends[0].unsqueeze(-1), ends[1].unsqueeze(-2)
@@ -764,7 +781,7 @@ class Couplings:
         summed: sites that a density depends on which sums over something itself → name of its site.
         sums: log-densities, each with the squares in it, and whether other elements may be paired in the next
             call, as it is of a part of the points or the program has indices as arguments.
-        sizes: numbers of elements in an event of each site.
+        values: of the Normal sites, each with the number of its elements in an event.
     """
 
     normal: set[frozenset[str]] = field(default_factory=set)
@@ -773,10 +790,11 @@ class Couplings:
     discrete: dict[str, str] = field(default_factory=dict)
     summed: dict[str, str] = field(default_factory=dict)
     sums: list[tuple[Sum, Mapping[str, SquareOfSum], bool]] = field(default_factory=list)
-    sizes: dict[str, int] = field(default_factory=dict)
+    values: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
 
-    def block(self, values: Mapping[str, Tensor], limit: float = MOST_TOGETHER) -> NormalBlock | None:
-        """Sites that are jointly Normal as one vector, given values; see :meth:`NormalBlock.of`."""
+    def block(self, names: Iterable[str], limit: float = MOST_TOGETHER) -> NormalBlock | None:
+        """Sites that are jointly Normal as one vector; see :meth:`NormalBlock.of`."""
+        values = {name: self.values[name][0] for name in names}
         seen = PairsOfBlock(values)
         moments = dict.fromkeys(values, seen)
         for terms, squares, may_change in self.sums:
@@ -784,7 +802,7 @@ class Couplings:
             for term in known.products(known.apart(terms)):
                 factors = [f for f in term if f.site in values]
                 if may_change and len(factors) == 2 and are_distinct(factors):
-                    if not seen.add_all(factors, self.sizes):
+                    if not seen.add_all(factors, [self.values[f.site][1] for f in factors]):
                         return NormalBlock.of(values, None, limit)
                 elif factors:
                     seen.expected(factors)
@@ -829,10 +847,11 @@ class CouplingSearch:
             for name, site in self.sites.items()
         }
         sums = [(terms, squares, parts[owner]) for owner, terms, squares in self.sums]
-        shapes = {name: self.sites[name]["value"].shape for name in self.kinds if self._is_normal(name)}
-        events = {name: event_dim_of(self.kinds[name].family) for name in shapes}
-        sizes = {name: shape[len(shape) - events[name] :].numel() for name, shape in shapes.items()}
-        found = Couplings(sums=sums, sizes=sizes)
+        found = Couplings(sums=sums)
+        for name in filter(self._is_normal, self.kinds):
+            value = self.sites[name]["value"]
+            event = value.shape[value.dim() - event_dim_of(self.kinds[name].family) :]
+            found.values[name] = value, event.numel()
         for owner, terms, squares in self.sums:
             for term in terms:
                 degree, names = self._degree(term, squares)

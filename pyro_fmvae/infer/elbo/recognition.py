@@ -699,7 +699,7 @@ def _about_joint(found: Recognised, guide: Trace, name: str, structured: bool) -
         coupled = sorted(other for pair in found.couplings.normal if name in pair for other in pair - {name})
         if coupled and not found.couplings.discrete:
             (names,) = (block for block in found.couplings.blocks(list(found.kinds)) if name in block)
-            fits = found.couplings.block({each: found.sites[each]["value"] for each in names})
+            fits = found.couplings.block(names)
             how = "'auto')" if fits else f"[{names}]), with a dense matrix"
             return f"too narrow, as '{coupled[0]}' depends on it: AutoConjugate(model, joint={how}"
         return ""

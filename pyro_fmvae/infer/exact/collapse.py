@@ -170,13 +170,9 @@ def together(found: Recognised, ranked: Iterable[str], size: float) -> list[str]
             check_pairs(found, wanted)
         except CollapseError:
             continue
-        if all(_block(found, names, size) for names in found.couplings.blocks(wanted)):
+        if all(found.couplings.block(names, size) for names in found.couplings.blocks(wanted)):
             chosen = wanted
     return chosen
-
-
-def _block(found: Recognised, names: Sequence[str], size: float = math.inf) -> NormalBlock | None:
-    return found.couplings.block({name: found.sites[name]["value"] for name in names}, size)
 
 
 def groups_of(found: Recognised, names: Sequence[str]) -> list[Group]:
@@ -189,7 +185,7 @@ def groups_of(found: Recognised, names: Sequence[str]) -> list[Group]:
         members[name] = type(prior)(no_wider(prior, spreads), prior.dtype, validate_args=False)
     groups, done = [], set[str]()
     for block in found.couplings.blocks(names):
-        vector = _block(found, block)
+        vector = found.couplings.block(block, math.inf)
         assert vector is not None
         dtype, start = members[block[0]].dtype, vector.natural(members)
         groups.append(Group(vector.names, vector.kind, start, dtype, vector.shapes, vector))

@@ -329,25 +329,6 @@ def _chosen(joint: LogJoint, sites: Mapping[str, Site], values: Values) -> set[s
     return {name for name, site in found.items() if name in discrete or has_lazy_arguments(site["fn"])}
 
 
-def at_choices(sites: Mapping[str, Site], values: Values, place: float) -> dict[str, Tensor]:
-    """The values, with others of discrete sites.
-
-    Args:
-        sites: of the program.
-        values: of all latent sites.
-        place: of the choices in the supports, from 0 to 1.
-    """
-    found = dict(values)
-    for name, site in sites.items():
-        fn = site["fn"]
-        if name in values and fn.support.is_discrete:
-            support = fn.enumerate_support(expand=False)
-            support = support.reshape(len(support), *fn.event_shape)
-            index = torch.full(fn.batch_shape, int(place * (len(support) - 1)))
-            found[name] = support[index.to(support.device)].to(values[name].dtype)
-    return found
-
-
 def _is_leaf(joint: LogJoint, name: str, values: Values) -> bool:
     """True if no other site depends on a site."""
     try:

@@ -31,7 +31,7 @@ from pyro_fmvae.infer.elbo.structure import (
     unmasked,
 )
 from pyro_fmvae.infer.elbo.trial_runs import NotByPointError, check_discrete
-from pyro_fmvae.infer.exact.conditionals import LEAF, Block, LogJoint, at_choices, find_blocks, products_of
+from pyro_fmvae.infer.exact.conditionals import LEAF, Block, LogJoint, find_blocks, products_of
 
 
 class GibbsKernel(MCMCKernel):
@@ -261,8 +261,11 @@ class GibbsKernel(MCMCKernel):
     def _collapsible(self, blocks: Iterable[Block], values: dict[str, Tensor]) -> Block | None:
         """A Gaussian vector beside the discrete sites, whose numbers would hold each other fast."""
         ends = []
-        for end in (0.0, 1.0):
-            at_end = at_choices(self._sites, values, end)
+        for end in (0, -1):
+            at_end = dict(values)
+            for name in self._discrete:
+                support = self._sites[name]["fn"].enumerate_support(expand=False)
+                at_end[name] = support[end].expand(values[name].shape).to(values[name].dtype)
             sites = self._joint.sites(at_end).items()
             ends.append({name: site["fn"].log_prob(unmasked(site)).sum() for name, site in sites})
         moved = {name for name, one in ends[0].items() if one != ends[1][name]}
