@@ -1,6 +1,7 @@
 """The training loop: phases in, records out. Progress bars, logs and checkpoints hang on it from outside."""
 
 import logging
+import math
 import statistics
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from pyro_fmvae.capture.playback import compiles
 from pyro_fmvae.infer.elbo import NotFiniteError
 from pyro_fmvae.infer.ranks import world
-from pyro_fmvae.learn.phase import Budget, Phase, arguments, endless
+from pyro_fmvae.learn.phase import Phase, arguments, endless
 
 # The pace of a training: how long its steps take, and which way of taking them pays.
 
@@ -252,43 +253,34 @@ def fit(
     progress = progress or Progress()
     source = endless(batches)
     while progress.phase < len(phases):
-        phase, ahead = phases[progress.phase], phases[progress.phase + 1 :]
+        phase = phases[progress.phase]
         if not phase.budget.empty:
-            watch, pace = _Watch(progress), Pace()
-            if progress.minutes is None:
-                _allot(progress, phase, ahead)
+            clock = _Clock(phase, phases[progress.phase + 1 :], progress)
             if not resumed:
                 phase.enter()
                 phase.prepare(batches)
                 _take_over_from_first(phase)
-                watch.read()
-                _allot(progress, phase, ahead, progress.seconds)
-                yield _record(phase, progress, ahead)
-                watch.read()
+                clock.read()
+                clock.set_up(progress.seconds)
+                yield clock.record()
+                clock.read()
                 progress.closing = progress.seconds - progress.setup
-                _allot(progress, phase, ahead, 2 * progress.closing)
+                clock.set_up(2 * progress.closing)
             if stepping is not None:
                 stepping.begin(phase, progress.by_clock)
-            while not progress.stopped and ((fraction := _fraction(phase, progress, pace)) < 1):
+            while not progress.stopped and (fraction := clock.fraction) < 1:
                 if phase.between_steps(batches, progress.step):
                     world().copy_from_first(phase.program.state_dict().values())
                 phase.before_step(fraction)
                 batch = next(source)
                 before = time.perf_counter()
                 loss = phase.step(*arguments(batch))
-                pace.add(watch.read(time.perf_counter() - before))
-                progress.step += 1
-                progress.total_steps += 1
-                if pace.steps == 1:
-                    _allot(progress, phase, ahead, pace.setup)
-                _look_ahead(phase, progress, pace)
-                if stepping is not None and progress.by_clock and progress.minutes is not None:
-                    pace = stepping.consider(
-                        pace, 60 * progress.minutes - progress.closing - progress.seconds
-                    )
-                yield _record(phase, progress, ahead, loss, pace)
+                clock.add_step(time.perf_counter() - before)
+                if stepping is not None and progress.by_clock:
+                    clock.pace = stepping.consider(clock.pace, clock.end - progress.seconds)
+                yield clock.record(loss)
             phase.settle()
-            watch.read()
+            clock.read()
             if phase.budget.minutes is not None:
                 progress.spare += 60 * phase.budget.minutes - progress.seconds
         resumed = progress.stopped = False
@@ -317,20 +309,112 @@ def naming_divergence(phases: Sequence[Phase], progress: Progress, advice: str) 
         raise ValueError(f"{phase} diverged at step {step:,}: {text}. {advice}") from error
 
 
-class _Watch:
-    """Keeps the seconds of a phase, and of all phases, up to date, from where they stand."""
+class _Clock:
+    """The time of a phase, and its end: with its iterations, or with the minutes that are left for it.
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress, self._before = progress, progress.total_seconds - progress.seconds
-        (clock,) = world().numbers_of_first([time.monotonic()])
-        self._started = clock - progress.seconds
+    Args:
+        phase: the phase.
+        ahead: the phases after it.
+        progress: kept up to date.
+
+    Attributes:
+        pace: of the phase's steps.
+    """
+
+    def __init__(self, phase: Phase, ahead: Sequence[Phase], progress: Progress) -> None:
+        self.phase, self.progress, self.pace = phase, progress, Pace()
+        self._later = [later.budget for later in ahead]
+        self._before = progress.total_seconds - progress.seconds
+        (now,) = world().numbers_of_first([time.monotonic()])
+        self._started = now - progress.seconds
+        if progress.minutes is None:
+            self.set_up(0.0)
 
     def read(self, spent: float = 0.0) -> float:
         """Take the time; returns what was spent on a step, on the rank whose clock counts."""
-        clock, spent = world().numbers_of_first([time.monotonic(), spent])
-        self._progress.seconds = clock - self._started
-        self._progress.total_seconds = self._before + self._progress.seconds
+        now, spent = world().numbers_of_first([time.monotonic(), spent])
+        self.progress.seconds = now - self._started
+        self.progress.total_seconds = self._before + self.progress.seconds
         return spent
+
+    def set_up(self, seconds: float) -> None:
+        """Choose the phase's minutes, when it begins and after so many more seconds of set-up."""
+        budget, progress = self.phase.budget, self.progress
+        if budget.minutes is None:
+            return
+        progress.setup += seconds
+        setup, together = progress.setup / 60, self._minutes
+        left = max(together + progress.spare / 60 - setup, 0.0)
+        progress.by_clock = progress.by_clock or budget.iterations is None
+        progress.minutes = setup + left * (budget.minutes / (together or 1.0))
+
+    @property
+    def _minutes(self) -> float:
+        """Minutes of this phase and of those to come."""
+        return sum(budget.minutes or 0.0 for budget in (self.phase.budget, *self._later))
+
+    @property
+    def end(self) -> float:
+        """Seconds of the phase after which its last step ends, if it goes by the clock."""
+        return max(60 * (self.progress.minutes or 0.0) - self.progress.closing, 0.0)
+
+    @property
+    def fraction(self) -> float:
+        """Share of the phase that is over, 0 before its first step: it takes one, whatever its set-up took.
+
+        By the clock any other step begins only if at least half of it still fits.
+        """
+        progress = self.progress
+        if not progress.step:
+            return 0.0
+        if not progress.by_clock:
+            return progress.step / (self.phase.budget.iterations or 1)
+        half = self.pace.seconds / 2 if self.pace.steps else 0.0
+        return progress.seconds / self.end if progress.seconds + half < self.end else 1.0
+
+    def add_step(self, seconds: float) -> None:
+        """Count a step that took so long.
+
+        The phase goes by the clock from now on, if all its iterations would take longer than its minutes.
+        """
+        progress, pace = self.progress, self.pace
+        pace.add(self.read(seconds))
+        progress.step += 1
+        progress.total_steps += 1
+        if pace.steps == 1:
+            self.set_up(pace.setup)
+        if progress.by_clock or progress.minutes is None or not pace.known:
+            return
+        iterations = self.phase.budget.iterations or 0
+        expected = progress.seconds + pace.seconds * (iterations - progress.step)
+        if expected > LONGER * 60 * progress.minutes:
+            progress.by_clock = True
+            logger.info(
+                "%s: ends after %.1f minutes; all %d iterations would take %.1f",
+                *(self.phase.name, progress.minutes, iterations, expected / 60),
+            )
+
+    def record(self, loss: float | Tensor | None = None) -> Record:
+        """The record of a step, or of the start."""
+        progress, pace = self.progress, self.pace.seconds if self.pace.known else None
+        counted = progress.step, progress.total_steps, self.fraction
+        left = None if pace is None else self._left(pace)
+        return Record(self.phase.name, *counted, loss, progress.total_seconds, pace, left)
+
+    def _left(self, pace: float) -> float:
+        """Seconds until training ends, if every step takes so many; by the clock what the clock leaves."""
+        budget, progress = self.phase.budget, self.progress
+        if progress.by_clock:
+            left = 60 * (progress.minutes or 0.0) - progress.seconds
+        else:
+            left = pace * ((budget.iterations or 0) - progress.step)
+        left = max(left, 0.0)
+        for later in self._later:
+            by_steps = math.inf if later.iterations is None else pace * later.iterations
+            left += min(by_steps, math.inf if later.minutes is None else 60 * later.minutes)
+        if budget.minutes is None:
+            return left
+        return max(min(left, 60 * self._minutes + progress.spare - progress.seconds), 0.0)
 
 
 def _take_over_from_first(phase: Phase) -> None:
@@ -342,94 +426,3 @@ def _take_over_from_first(phase: Phase) -> None:
         leaf for leaf in tree_leaves((phase.program.state_dict(), state)) if isinstance(leaf, Tensor)
     )
     phase.load_state_dict(state)
-
-
-def _allot(progress: Progress, phase: Phase, ahead: Sequence[Phase], more: float = 0.0) -> None:
-    """Choose the minutes of a phase, when it begins and after so many more seconds of set-up."""
-    own = phase.budget.minutes
-    if own is None:
-        return
-    together = own + sum(other.budget.minutes or 0.0 for other in ahead)
-    progress.setup += more
-    setup = progress.setup / 60
-    left = max(together + progress.spare / 60 - setup, 0.0)
-    progress.by_clock = progress.by_clock or phase.budget.iterations is None
-    progress.minutes = setup + left * (own / together if together else 0.0)
-
-
-def _time_of_steps(progress: Progress) -> float | None:
-    """Seconds of the current phase after which its last step ends, if the clock decides."""
-    if not progress.by_clock or progress.minutes is None:
-        return None
-    return max(60 * progress.minutes - progress.closing, 0.0)
-
-
-def _fraction(phase: Phase, progress: Progress, pace: Pace | None) -> float:
-    """Share of a phase that is over, 0 before its first step: a phase takes one, whatever its set-up took.
-
-    By the clock any other step begins only if at least half of it still fits.
-    """
-    if not progress.step:
-        return 0.0
-    end = _time_of_steps(progress)
-    if end is None:
-        return phase.budget.fraction(progress.step, progress.seconds)
-    half = pace.seconds / 2 if pace is not None and pace.steps else 0.0
-    return progress.seconds / end if progress.seconds + half < end else 1.0
-
-
-def _look_ahead(phase: Phase, progress: Progress, pace: Pace) -> None:
-    """Go by the clock from now on, if the iterations of a phase would take longer than its minutes."""
-    if progress.by_clock or progress.minutes is None or not pace.known:
-        return
-    iterations = phase.budget.iterations or 0
-    expected = progress.seconds + pace.seconds * (iterations - progress.step)
-    if expected > LONGER * 60 * progress.minutes:
-        progress.by_clock = True
-        minutes, wanted = progress.minutes, expected / 60
-        logger.info(
-            "%s: ends after %.1f minutes; all %d iterations would take %.1f",
-            *(phase.name, minutes, iterations, wanted),
-        )
-
-
-def _record(
-    phase: Phase,
-    progress: Progress,
-    ahead: Sequence[Phase],
-    loss: float | Tensor | None = None,
-    pace: Pace | None = None,
-) -> Record:
-    seconds = pace.seconds if pace is not None and pace.known else None
-    return Record(
-        phase.name,
-        progress.step,
-        progress.total_steps,
-        min(_fraction(phase, progress, pace), 1.0),
-        loss,
-        progress.total_seconds,
-        seconds,
-        None if seconds is None else _left(phase, progress, ahead, seconds),
-    )
-
-
-def _left(phase: Phase, progress: Progress, ahead: Sequence[Phase], pace: float) -> float:
-    """Seconds until the end of training, if every step takes so many; by the clock what the clock leaves."""
-    if progress.by_clock:
-        left = 60 * (progress.minutes or 0.0) - progress.seconds
-    else:
-        left = pace * ((phase.budget.iterations or 0) - progress.step)
-    left = max(left, 0.0) + sum(_expected(later.budget, pace) for later in ahead)
-    if phase.budget.minutes is None:
-        return left
-    minutes = phase.budget.minutes + sum(later.budget.minutes or 0.0 for later in ahead)
-    return max(min(left, 60 * minutes + progress.spare - progress.seconds), 0.0)
-
-
-def _expected(budget: Budget, pace: float) -> float:
-    """Seconds that a phase will take."""
-    lengths = (
-        None if budget.iterations is None else pace * budget.iterations,
-        None if budget.minutes is None else 60 * budget.minutes,
-    )
-    return min(length for length in lengths if length is not None)

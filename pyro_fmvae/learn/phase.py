@@ -77,30 +77,10 @@ class Budget:
         """True if there is nothing to do."""
         return not (self.minutes if self.iterations is None else self.iterations)
 
-    def fraction(self, step: int, seconds: float) -> float:
-        """Share that is used after these steps and seconds; 1 or more: all of it.
-
-        It goes by iterations where there are any.
-        """
-        if self.iterations is not None:
-            return step / self.iterations if self.iterations else 1.0
-        return seconds / (60 * self.minutes) if self.minutes else 1.0
-
     @property
     def record_every(self) -> int:
         """Steps between two records of a phase whose records take long: ten in all, by the clock every 25."""
         return max(self.iterations // 10, 1) if self.iterations else 25
-
-    def share_beside(self, other: "Budget") -> float:
-        """Share that this budget is of both together, in [0, 1]; 0 where both are empty.
-
-        Raises:
-            ValueError: one is in iterations and the other one in minutes.
-        """
-        if (self.iterations is None) != (other.iterations is None):
-            raise ValueError(f"other: expected a budget in the same unit as {self}, got {other}")
-        own, others = (budget.iterations or budget.minutes or 0.0 for budget in (self, other))
-        return own / (own + others) if own else 0.0
 
 
 class Phase(ABC):

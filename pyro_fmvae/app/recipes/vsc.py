@@ -111,7 +111,8 @@ class VSC(NetworkRecipe[VSCOptions]):
         assert config.warm_up is not None
         warm_up = config.warm_up[0], config.warm_up[1]
         pretrain, joint = budgets["pretrain"], budgets["joint"]
-        border = pretrain.share_beside(joint)
+        before, after = (budget.iterations or budget.minutes or 0.0 for budget in (pretrain, joint))
+        border = before / (before + after) if before else 0.0
         first = replace(config, kl_weight=1.0, final_learning_rate=None, augment_until=1.0)
         at_joint = replace(config, learning_rate=config.joint_learning_rate or config.learning_rate)
         return [

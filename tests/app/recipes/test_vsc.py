@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from pyro_fmvae.app.recipes import configure
+from pyro_fmvae.app.recipes.registry import resolved
 from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, StraightThrough
 from pyro_fmvae.models import FixedSparsePrior, MixtureSparsePrior, SelectionSparsePrior
 from pyro_fmvae.nn import ExponentialLink
@@ -51,3 +52,18 @@ def test_link_of_spikes():
         model = sparse(spike_link=link)
         assert isinstance(model.encoder.head.link, ExponentialLink) == (link == "exponential")
         assert model.posterior(x).probs.max() <= greatest
+
+
+@pytest.mark.parametrize(
+    ("options", "border"),
+    [
+        ({"pretrain_iterations": 1, "joint_iterations": 3}, 0.25),
+        ({"pretrain_iterations": 0, "joint_iterations": 3}, 0.0),
+        ({"pretrain_iterations": 2, "joint_iterations": 0}, 1.0),
+        ({"max_minutes": 1.0}, 0.15 / (0.15 + 0.55)),
+    ],
+)
+def test_phases_share_one_schedule(options, border):
+    recipe = resolved(configure("vsc", "mine.npz", **options), dataset())
+    spans = [phase.span for phase in recipe.phases(recipe.build())]
+    assert spans == [(0.0, pytest.approx(border)), (pytest.approx(border), 1.0)]
