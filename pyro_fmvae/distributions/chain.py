@@ -367,14 +367,17 @@ class Chain:
     """The weights of all paths of a batch of chains, in logarithms that need not be normalised.
 
     A path z_1 … z_T weighs start[z_1] Π transitions[z_t, z_t+1] Π likelihood[t, z_t]. Sums are in float64.
+    With inputs u, the transition to step t is by the table transitions[u_t]. Sums are then over pairs of an
+    input and a state, which cost as much as those of U K states.
 
     Attributes:
         log_start: of the first state, [..., K].
-        log_transitions: from one state (row) to the next, [..., K, K].
+        log_transitions: from one state (row) to the next, [..., K, K]; with inputs, [..., U, K, K].
         log_likelihood: of what is observed at each step, [..., T, K].
         lengths: T of each sequence, int64 [...], if they differ; steps from there on do not count.
         counted: whether a step counts for itself, bool [..., T], or None: all do. Others are a buffer. They
             help to tell the states of those that count.
+        inputs: u of each step, from 0 to U - 1, int64 [..., T]; that of the first step does not matter.
     """
 
     log_start: Tensor
@@ -382,11 +385,14 @@ class Chain:
     log_likelihood: Tensor
     lengths: Tensor | None = None
     counted: Tensor | None = None
+    inputs: Tensor | None = None
 
     @property
     def batch_shape(self) -> torch.Size:
         """Batch shape of the sequences, [...]."""
         batch = [self.log_start.shape[:-1], self.log_transitions.shape[:-2], self.log_likelihood.shape[:-2]]
+        if self.inputs is not None:
+            batch[1:2] = self.log_transitions.shape[:-3], self.inputs.shape[:-1]
         return torch.broadcast_shapes(*batch, () if self.lengths is None else self.lengths.shape)
 
     def log_evidence(self) -> Tensor:
@@ -410,7 +416,15 @@ class Chain:
             likelihood = likelihood.detach().requires_grad_()
             total = PathSums.apply(start, transitions, likelihood, ends)
             (posterior,) = torch.autograd.grad(total.sum(), likelihood)
-        return self._by_sequence(posterior.permute(2, 0, 1)).to(self.log_likelihood.dtype)
+        return self._of_states(posterior.permute(2, 0, 1)).to(self.log_likelihood.dtype)
+
+    def filtered(self) -> Tensor:
+        """The probabilities of the states at each step given the steps up to it, [..., T, K]."""
+        with torch.no_grad():
+            start, transitions, likelihood, ends = self._by_step()
+            _, last, messages, _ = _log_forward(start + likelihood[0], transitions, likelihood[1:], ends)
+            shares = torch.cat([messages.softmax(1), last.unsqueeze(0)])
+            return self._of_states(shares.permute(2, 0, 1)).to(self.log_likelihood.dtype)
 
     def best_path(self) -> Tensor:
         """The path that weighs most, int64 [..., T]; -1 after the end of a sequence. Viterbi (1967)."""
@@ -430,7 +444,8 @@ class Chain:
                 path[-1] = where_on(goes_on, state, torch.full_like(state, -1))
                 state = where_on(goes_on, before, state)
                 path.append(state)
-            return self._by_sequence(torch.stack(path[::-1], -1))
+            found = torch.stack(path[::-1], -1)
+            return self._by_sequence(torch.where(found < 0, found, found % self.log_start.shape[-1]))
 
     def draw(self) -> Tensor:
         """A path drawn in proportion to its weight, int64 [..., T]: forward sums, backward sampling.
@@ -446,11 +461,13 @@ class Chain:
             last = draw_index(at_ends[-1].log(), 0)
             few = likelihood.shape[1] * likelihood.numel() <= _FEW_PAIRS
             path = (_drawn_at_once if few else _drawn_in_turn)(messages, transitions, ends, last)
-            return self._by_sequence(path.movedim(0, -1))
+            return self._by_sequence(path.movedim(0, -1) % self.log_start.shape[-1])
 
     def log_weight(self, path: Tensor) -> Tensor:
         """The logarithm of the weight of paths [..., T], [...], in the dtype of the likelihood."""
         start, transitions, likelihood, ends = self._by_step()
+        if self.inputs is not None:
+            path = path + self.log_start.shape[-1] * self.inputs
         path = path.reshape(-1, path.shape[-1]).T
         own = likelihood.gather(1, path.unsqueeze(1)).squeeze(1)
         rows = transitions.reshape(-1, transitions.shape[-1])  # [K * K, B or 1]
@@ -468,16 +485,32 @@ class Chain:
         Returns:
             [K, B], [K, K, B or 1], [T, K, B], and the lengths [B].
         """
-        batch, one, likelihood = self.batch_shape, torch.Size([1]), self.log_likelihood
-        start = self.log_start.double()
-        start = start.expand(*batch, -1).reshape(batch.numel(), -1).T
-        transitions = self.log_transitions.double()
+        batch, one = self.batch_shape, torch.Size([1])
+        start, transitions, likelihood = self._tables()
+        start = start.double().expand(*batch, -1).reshape(batch.numel(), -1).T
+        transitions = transitions.double()
         shared = transitions.shape[:-2].numel() == 1
         transitions = transitions.expand(*(one if shared else batch), *transitions.shape[-2:])
         transitions = transitions.reshape(-1, *transitions.shape[-2:]).permute(1, 2, 0)
         likelihood = likelihood.expand(*batch, -1, -1).reshape(batch.numel(), *likelihood.shape[-2:])
         ends = None if self.lengths is None else self.lengths.expand(batch).reshape(-1)
         return start, transitions, likelihood.permute(1, 2, 0).to(torch.float64, copy=True).contiguous(), ends
+
+    def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Tables of the start, transitions and likelihood; with inputs, of all pairs (u, z) in this order."""
+        start, transitions, likelihood = self.log_start, self.log_transitions, self.log_likelihood
+        if self.inputs is None:
+            return start, transitions, likelihood
+        number = transitions.shape[-3]
+        rows = transitions.transpose(-3, -2).flatten(-2)  # to all pairs, whatever the input before
+        given = self.inputs.unsqueeze(-1) == torch.arange(number, device=rows.device)
+        possible = torch.where(given.unsqueeze(-1), likelihood.unsqueeze(-2), -torch.inf)
+        start, rows = torch.cat([start] * number, -1), torch.cat([rows] * number, -2)
+        return start, rows, possible.flatten(-2)
+
+    def _of_states(self, table: Tensor) -> Tensor:
+        """Probabilities [B, T, U K] as those of the states, [..., T, K]."""
+        return self._by_sequence(table.unflatten(-1, (-1, self.log_start.shape[-1])).sum(-2))
 
     def _by_sequence(self, table: Tensor) -> Tensor:
         return table.reshape(*self.batch_shape, *table.shape[1:])

@@ -59,12 +59,15 @@ class HiddenMarkov(Sequences):
 
     Args:
         start: probabilities of the first state, [..., K].
-        transitions: probabilities of the next state, [..., K, K], a row for each state.
+        transitions: probabilities of the next state, [..., K, K], a row for each state; with inputs, a table
+            for each value of theirs, [..., U, K, K].
         emissions: distribution of an observation given its state: its last batch dimension is K, and the one
             before, if any, 1 or T. Mask it where an observation is missing.
         duration: T, the length of the longest sequence.
         lengths: of each sequence, int64 [...], if they differ. Values after the end do not matter, but have
             to be in the support of the emissions.
+        inputs: known numbers of the tables by which the steps are reached, from 0 to U - 1, int64 [..., T].
+            That of the first step does not matter. Sums cost as much as those of U K states.
 
     Sequences may be latent, too, with lengths and masks of whole steps, or as chunks: under
     ``TraceConjugate_ELBO``, steps that are not :attr:`present` count in neither model nor guide.
@@ -72,8 +75,8 @@ class HiddenMarkov(Sequences):
     Shapes: the event is [T, *event shape of the emissions].
 
     Raises:
-        ValueError: shapes do not fit, there is no step, or (with validation on) a length is not in 1 … T, or
-            the mask of the emissions differs between states.
+        ValueError: shapes do not fit, there is no step, or (with validation on) a length is not in 1 … T, an
+            input not in 0 … U - 1, or the mask of the emissions differs between states.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {  # noqa: RUF012
@@ -90,15 +93,20 @@ class HiddenMarkov(Sequences):
         emissions: Distribution,
         duration: int,
         lengths: Tensor | None = None,
+        inputs: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
         states = start.shape[-1] if start.dim() else 0
-        if not states or transitions.shape[-2:] != (states, states):
+        table = 2 if inputs is None else 3
+        if not states or transitions.shape[-2:] != (states, states) or transitions.dim() < table:
+            shape = "[..., K, K]" if inputs is None else "[..., U, K, K]"
             raise ValueError(
-                "start, transitions: expected shapes [..., K] and [..., K, K], got "
-                f"{list(start.shape)} and {list(transitions.shape)}"
+                f"start, transitions: expected shapes [..., K] and {shape}, got {list(start.shape)} and "
+                f"{list(transitions.shape)}"
             )
         check_duration(duration)
+        if inputs is not None and inputs.shape[-1:] != (duration,):
+            raise ValueError(f"inputs: expected shape [..., {duration}], got {list(inputs.shape)}")
         steps = emissions.batch_shape[-2:-1].numel()
         if emissions.batch_shape[-1:] != (states,) or steps not in (1, duration):
             raise ValueError(
@@ -107,17 +115,20 @@ class HiddenMarkov(Sequences):
             )
         batch = broadcast_shape(
             start.shape[:-1],
-            transitions.shape[:-2],
+            transitions.shape[:-table],
+            () if inputs is None else inputs.shape[:-1],
             emissions.batch_shape[:-2],
             () if lengths is None else lengths.shape,
         )
         self.start, self.transitions, self.emissions = start, transitions, emissions
-        self.lengths, self.states, self.spans = lengths, None, None
+        self.lengths, self.inputs, self.states, self.spans = lengths, inputs, None, None
         super().__init__(batch, (duration, *emissions.event_shape), validate_args=validate_args)
         if self._validate_args:
             check_mask_of_states(emissions)
             if lengths is not None:
                 check_lengths(lengths, duration)
+            if inputs is not None:
+                _check_numbers("inputs", inputs, 0, transitions.shape[-3] - 1)
 
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> Any:
@@ -150,7 +161,7 @@ class HiddenMarkov(Sequences):
         """Expand to ``batch_shape``; the parameters stay the tensors that were given."""
         new: Any = self._get_checked_instance(HiddenMarkov, _instance)
         new.start, new.transitions, new.emissions = self.start, self.transitions, self.emissions
-        new.lengths, new.states, new.spans = self.lengths, self.states, self.spans
+        new.lengths, new.inputs, new.states, new.spans = self.lengths, self.inputs, self.states, self.spans
         super(HiddenMarkov, new).__init__(torch.Size(batch_shape), self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -168,10 +179,8 @@ class HiddenMarkov(Sequences):
         """
         if states.shape[-1:] != self.event_shape[:1]:
             raise ValueError(f"states: expected shape [..., {self.event_shape[0]}], got {list(states.shape)}")
-        last = self.start.shape[-1] - 1
-        outside = (states < -1) | (states > last)
-        if self._validate_args and outside.any():
-            raise ValueError(f"states: expected numbers from -1 to {last}, got {int(states[outside][0])}")
+        if self._validate_args:
+            _check_numbers("states", states, -1, self.start.shape[-1] - 1)
         new: HiddenMarkov = self.expand(broadcast_shape(self.batch_shape, states.shape[:-1]))
         new.states = states
         return new
@@ -197,10 +206,11 @@ class HiddenMarkov(Sequences):
             likelihood = torch.where(may_be, likelihood, -torch.inf)
         start, transitions = table(self.start), table(self.transitions)
         if self.spans is None:
-            return Chain(start, transitions, likelihood, self.lengths)
+            return Chain(start, transitions, likelihood, self.lengths, inputs=self.inputs)
         begin, _, _, there = self.spans.unbind(-1)
         start = torch.where(begin.unsqueeze(-1) == 0, start, 0.0)  # others begin in any state
-        return Chain(start, transitions, likelihood, there, counted(self.spans, self.event_shape[0]))
+        counts = counted(self.spans, self.event_shape[0])
+        return Chain(start, transitions, likelihood, there, counts, self.inputs)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of sequences [..., T, *event]: [...]."""
@@ -214,10 +224,14 @@ class HiddenMarkov(Sequences):
         """Draw sequences, of the full duration: [*sample_shape, ..., T, *event]."""
         shape, (states,) = torch.Size((*sample_shape, *self.batch_shape)), self.start.shape[-1:]
         state = Categorical(self.start.expand(*shape, -1)).sample()
-        transitions = self.transitions.expand(*shape, -1, -1)
+        table = self.transitions if self.inputs is not None else self.transitions.unsqueeze(-3)
+        tables = table.expand(*shape, -1, -1, -1)
+        inputs = torch.zeros_like(state).unsqueeze(-1) if self.inputs is None else self.inputs
+        inputs = inputs.expand(*shape, self.event_shape[0])
         path = [state]
-        for _ in range(1, self.event_shape[0]):
-            row = transitions.gather(-2, state[..., None, None].expand(*shape, 1, states)).squeeze(-2)
+        for step in range(1, self.event_shape[0]):
+            number = inputs[..., step, None, None] * states + state[..., None, None]
+            row = tables.flatten(-3, -2).gather(-2, number.expand(*shape, 1, states)).squeeze(-2)
             state = Categorical(row).sample()
             path.append(state)
         values = self.emissions.expand((*shape, self.event_shape[0], states)).sample()
@@ -225,3 +239,9 @@ class HiddenMarkov(Sequences):
         index = torch.stack(path, -1)[(..., None, *(None,) * event)]
         index = index.expand(*shape, self.event_shape[0], 1, *values.shape[values.dim() - event :])
         return values.gather(len(shape) + 1, index).squeeze(len(shape) + 1)
+
+
+def _check_numbers(name: str, numbers: Tensor, first: int, last: int) -> None:
+    outside = (numbers < first) | (numbers > last)
+    if outside.any():
+        raise ValueError(f"{name}: expected numbers from {first} to {last}, got {int(numbers[outside][0])}")

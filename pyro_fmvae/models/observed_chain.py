@@ -1,7 +1,8 @@
 """A Bayesian hidden Markov model of the rows of a table: states are components, every update is exact."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyro
@@ -55,6 +56,8 @@ class ChainSites(TableSites):
         prior: hyperparameters of the columns.
         full: see :class:`ObservedMixture`.
         covariates: columns that the means of the numbers are linear in; they count as left out.
+        inputs: number U of values of the input by its column, which counts as left out, if there is one. Each
+            value has a table of transitions, with the same prior.
     """
 
     apart = (START, TRANSITIONS)
@@ -68,11 +71,15 @@ class ChainSites(TableSites):
         prior: TablePrior,
         full: bool,
         covariates: Sequence[int] = (),
+        inputs: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__(levels, len(start), (), prior, full)
+        self.input = list(inputs or {})
         self.covariates = list(covariates) if self.numbers else []
         self.levels, self.trials = tuple(levels), dict(trials)
         self.start, self.transitions = start.double(), transitions.double()
+        for number in (inputs or {}).values():
+            self.transitions = self.transitions.expand(number, -1, -1)
 
     def priors(self, learnt: Any = None) -> dict[str, Any]:
         """Priors of the first state, batch shape [], of transitions, and of each child's parameters, [K]."""
@@ -152,6 +159,7 @@ class SequenceRows:
         weights: how many sequences each one stands for, float64 [B].
         there: which places of a table [B, T] the rows have, bool.
         states: known states of the rows, -1 where unknown, int64 [N]; None: all are unknown.
+        inputs: of a table [B, T], int64, if there are any.
     """
 
     observations: PackedObservations
@@ -159,6 +167,7 @@ class SequenceRows:
     weights: Tensor
     there: Tensor
     states: Tensor | None = None
+    inputs: Tensor | None = None
 
     @classmethod
     def of(
@@ -176,7 +185,7 @@ class SequenceRows:
         gaps = partial and incomplete(x[:, model.sites.numbers]).any()
         # packed rows with gaps leave out pairs of a row and a state that neighbours may ask for
         observations = model.sites.observations(x) if gaps else model.packed(x)
-        return cls(observations, lengths, weights.to(x.device), there, states)
+        return cls(observations, lengths, weights.to(x.device), there, states, model.inputs_of(x, there))
 
 
 @dataclass(frozen=True)
@@ -186,7 +195,7 @@ class Expected:
     Attributes:
         gamma: probabilities of the states, times the weights, [N, K].
         first: of the first state, [K].
-        pairs: expected numbers of transitions, [K, K].
+        pairs: expected numbers of transitions, [K, K] or [U, K, K].
         evidence: part of the bound that the sequences have.
     """
 
@@ -197,7 +206,10 @@ class Expected:
 
     @classmethod
     def of_states(cls, sequences: SequenceRows, gamma: Tensor) -> "Expected":
-        """The sums where the states of neighbouring rows are independent, of probabilities [N, K]."""
+        """The sums where the states of neighbouring rows are independent, of probabilities [N, K].
+
+        Transitions of all inputs are summed together: [K, K].
+        """
         table = by_sequence(gamma.double(), sequences.there)
         weighted = table * sequences.weights[:, None, None]
         pairs = torch.einsum("btj,btk->jk", weighted[:, :-1], table[:, 1:])
@@ -211,7 +223,8 @@ class ObservedChain(TablePosterior):
 
     and given the state, a row is that of a component of an :class:`ObservedMixture`. A column of successes is
     x | r=k ~ Binomial(n, φ_k) with φ_k ~ Beta(d0, d0). Beside covariates u, numbers are
-    x | r=k ~ N(W_k (1, u), Λ_k⁻¹). Missing entries are marginalised.
+    x | r=k ~ N(W_k (1, u), Λ_k⁻¹). Missing entries are marginalised. With an input v, a transition to step t
+    is by the table of v_t, A[v_t].
     """
 
     sites: ChainSites
@@ -237,7 +250,7 @@ class ObservedChain(TablePosterior):
             known = sequences.states.unsqueeze(-1)
             other = (known >= 0) & (known != torch.arange(self.components, device=known.device))
             table = table.masked_fill(other, -torch.inf)
-        return _chain(start, transitions, table, sequences.lengths, sequences.there)
+        return _chain(start, transitions, table, sequences.lengths, sequences.there, sequences.inputs)
 
     @torch.no_grad()
     def predictive_chain(self, x: Tensor, lengths: Tensor) -> Chain:
@@ -248,7 +261,13 @@ class ObservedChain(TablePosterior):
         table: Any = torch.zeros(self.components, dtype=torch.float64, device=self.device)
         for name, values in self.sites.observations(x.double()).items():
             table = table + self.log_predictives(name, values)
-        return _chain(self.start().log(), self.transitions().log(), table, lengths, _places(lengths))
+        there = _places(lengths)
+        tables = self.start().log(), self.transitions().log(), table
+        return _chain(*tables, lengths, there, self.inputs_of(x, there))
+
+    def inputs_of(self, x: Tensor, there: Tensor) -> Tensor | None:
+        """Inputs of rows [N, D] at their places [B, T], int64, if there are any."""
+        return by_sequence(x[:, self.sites.input[0]].long(), there) if self.sites.input else None
 
     def expected(self, sequences: SequenceRows) -> Expected:
         """Sums at the present posterior, whose gradients the probabilities of states are."""
@@ -256,8 +275,8 @@ class ObservedChain(TablePosterior):
         tables = chain.log_start, chain.log_transitions, chain.log_likelihood
         start, transitions, likelihood = (part.detach().requires_grad_() for part in tables)
         with torch.enable_grad():
-            sums = Chain(start, transitions, likelihood, chain.lengths).log_evidence()
-            evidence = sums @ sequences.weights
+            followed = replace(chain, log_start=start, log_transitions=transitions, log_likelihood=likelihood)
+            evidence = followed.log_evidence() @ sequences.weights
         first, pairs, gamma = torch.autograd.grad(evidence, (start, transitions, likelihood))
         return Expected(gamma[sequences.there], first, pairs, evidence.item())
 
@@ -285,7 +304,7 @@ class ObservedChain(TablePosterior):
         """True if the prior is the same for every order of the states."""
         start, transitions = self.sites.start, self.sites.transitions
         stays = torch.eye(self.components, dtype=torch.bool, device=start.device)
-        parts = start, transitions[stays], transitions[~stays]
+        parts = start, transitions[..., stays], transitions[..., ~stays]
         return all(bool((part == part.flatten()[:1]).all()) for part in parts)
 
     # ------------------------------------------------------------------ the program
@@ -298,7 +317,7 @@ class ObservedChain(TablePosterior):
         Returns:
             Columns of numbers, counts, categories and successes in this order, 0 where missing, [B, T, D];
             which of them are there, bool [B, T, D]; lengths [B]; weights [B]; numbers of trials, then
-            covariates, [B, T, C + P].
+            covariates, then the input, [B, T, C + P + 1 or 0].
 
         Raises:
             ValueError: a row misses some numbers, but not all, and covariances are full.
@@ -315,7 +334,7 @@ class ObservedChain(TablePosterior):
         there = _places(lengths)
         weights = torch.ones(len(lengths), dtype=rows.dtype) if weights is None else weights.to(rows)
         weights = weights.clamp(min=torch.finfo(rows.dtype).tiny)  # which Pyro refuses to be 0
-        given = torch.cat([trials, x[:, sites.covariates]], -1).nan_to_num(0.0).to(rows)
+        given = torch.cat([trials, x[:, [*sites.covariates, *sites.input]]], -1).nan_to_num(0.0).to(rows)
         return (
             by_sequence(rows, there),
             by_sequence(known, there),
@@ -332,17 +351,19 @@ class ObservedChain(TablePosterior):
 
         def model(x: Tensor, there: Tensor, lengths: Tensor, weights: Tensor, given: Tensor) -> None:
             start = pyro.sample("start", dist.Dirichlet(first))
+            inputs = given[..., -1].long() if sites.input else None
             with pyro.plate("states", states):
-                rows = pyro.sample(TRANSITIONS, dist.Dirichlet(later))
+                with nullcontext() if inputs is None else pyro.plate("inputs", len(later), dim=-2):
+                    rows = pyro.sample(TRANSITIONS, dist.Dirichlet(later))
                 columns = Columns(*self.emissions(numbers, there, given))
             with pyro.plate("sequences", len(x)), poutine.scale(scale=weights):
-                pyro.sample("x", HiddenMarkov(start, rows, columns, x.shape[1], lengths), obs=x)
+                pyro.sample("x", HiddenMarkov(start, rows, columns, x.shape[1], lengths, inputs), obs=x)
 
         return model
 
     def emissions(self, numbers: Sequence[Tensor], there: Tensor, *given: Tensor) -> Iterator[Distribution]:
-        """See :meth:`TablePosterior.emissions`; numbers of trials and covariates are given, [..., C + P]."""
-        trials, covariates = given[0].split([len(self.sites.trials), len(self.sites.covariates)], -1)
+        """See :meth:`TablePosterior.emissions`; given are those of :meth:`program_arguments`."""
+        trials, covariates = given[0].tensor_split((len(self.sites.trials),), -1)
         yield from super().emissions(numbers, there, covariates)
         if self.sites.trials:
             prior = dist.Beta(torch.full((len(self.sites.trials),), self.prior.d0), self.prior.d0)
@@ -354,7 +375,8 @@ class ObservedChain(TablePosterior):
         """See :meth:`TablePosterior.emission_of_numbers`; covariates are given, [..., P]."""
         if not self.sites.covariates:
             return super().emission_of_numbers(numbers, there)
-        return regressed_emission(numbers, self.sites.full, given[0], there)
+        covariates = given[0][..., : len(self.sites.covariates)]
+        return regressed_emission(numbers, self.sites.full, covariates, there)
 
     def program_numbers(self) -> Tensor:
         """See :meth:`TablePosterior.program_numbers`."""
@@ -387,7 +409,7 @@ class ObservedChain(TablePosterior):
         return _mean(self.natural(START).natural)
 
     def transitions(self) -> Tensor:
-        """E[A], float64 [K, K], 0 for transitions that do not happen."""
+        """E[A], float64 [K, K] or [U, K, K], 0 for transitions that do not happen."""
         return _mean(self.natural(TRANSITIONS).natural)
 
     def shares(self) -> Tensor:
@@ -454,9 +476,17 @@ def by_sequence(rows: Tensor, there: Tensor) -> Tensor:
     return padded
 
 
-def _chain(start: Tensor, transitions: Tensor, table: Tensor, lengths: Tensor, there: Tensor) -> Chain:
+def _chain(
+    start: Tensor,
+    transitions: Tensor,
+    table: Tensor,
+    lengths: Tensor,
+    there: Tensor,
+    inputs: Tensor | None,
+) -> Chain:
     """The chains of rows with a table of log-densities [N, K]."""
-    return Chain(start, transitions, by_sequence(table, there), None if there.all() else lengths)
+    ends = None if there.all() else lengths
+    return Chain(start, transitions, by_sequence(table, there), ends, inputs=inputs)
 
 
 def _mean(concentration: Tensor) -> Tensor:

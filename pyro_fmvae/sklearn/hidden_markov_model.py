@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
@@ -54,7 +55,7 @@ class ChainInterval(NamedTuple):
     startprob: np.ndarray
     """Ends for the probabilities of the first state, [2, K]."""
     transmat: np.ndarray
-    """Ends for those of the next state, [2, K, K]."""
+    """Ends for those of the next state, [2, K, K]; with inputs, [2, U, K, K]."""
     means: np.ndarray
     """Ends for the states' means, over the columns of numbers, [2, K, D]."""
     rates: np.ndarray
@@ -102,6 +103,10 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         startprob_prior: concentration of the Dirichlet prior of the first state, a number or [K].
         transmat_prior: concentrations of the Dirichlet priors of the next state, a number or [K, K]; 0 for a
             transition that does not happen. ``np.triu(np.ones((K, K)))`` also skips states to the right.
+        transition_feature: column of a known input 0, 1, ..., U - 1, by index or by name, which is not
+            modelled. The input of a step chooses the table of the transition to it; that of a sequence's
+            first step does not count. Divide an input of real numbers into a few classes first, as by
+            ``numpy.digitize``: given classes, every update stays in closed form.
         sticky: is added to the concentrations of staying in a state.
         mean_prior, mean_precision_prior, degrees_of_freedom_prior, covariance_prior: see
             :class:`~pyro_fmvae.sklearn.BayesianMixture`; the defaults follow the data.
@@ -128,7 +133,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
     Attributes:
         n_components_: K.
         startprob_: posterior means of the probabilities of the first state, [K].
-        transmat_: those of the next state, a row for each state, [K, K].
+        transmat_: those of the next state, a row for each state, [K, K]; with inputs, [U, K, K].
         means_: posterior means of the states' means, of the columns of numbers, [K, D]; where covariates are
             at their means.
         coef_: posterior means of the slopes of these columns in the covariates, [K, D, P].
@@ -166,6 +171,8 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
     n_components_: int
     _chain: ObservedChain
     _rates: tuple[float, Tensor]
+    _input: dict[int, int]
+    """How many values the input has, by its column, if there is one."""
     _trials: dict[int, int]
     _typical: list[float]
     """Numbers of trials of draws, by column of successes."""
@@ -182,6 +189,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         topology: str = "ergodic",
         startprob_prior: ArrayLike = 1.0,
         transmat_prior: ArrayLike = 1.0,
+        transition_feature: Any = None,
         sticky: float = 0.0,
         mean_prior: ArrayLike | None = None,
         mean_precision_prior: float | None = None,
@@ -206,6 +214,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         self.topology = topology
         self.startprob_prior = startprob_prior
         self.transmat_prior = transmat_prior
+        self.transition_feature = transition_feature
         self.sticky = sticky
         self.mean_prior = mean_prior
         self.mean_precision_prior = mean_precision_prior
@@ -322,7 +331,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
     def filter(self, X: Any, lengths: Any = None) -> Any:
         """Probabilities of each step's state given the steps up to it, [n, K], or a list of arrays."""
         given, _, chain = self._chains(X, lengths)
-        return given.like(self._flat(_filtered(chain), chain))
+        return given.like(self._flat(chain.filtered(), chain))
 
     def append(self, X: ArrayLike, sequence: int = -1) -> np.ndarray:
         """Go on with a sequence by new steps, for :meth:`forecast`; the parameters stay.
@@ -334,9 +343,9 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         Returns:
             Probabilities of each new step's state given all steps up to it, [n, K].
         """
-        _, _, chain = self._chains(X, None)
-        ahead = torch.as_tensor(self._ahead[sequence] @ self.transmat_)
-        found = _filtered(Chain(ahead.log(), chain.log_transitions.cpu(), chain.log_likelihood.cpu()))[0]
+        _, x, chain = self._chains(X, None)
+        ahead = torch.as_tensor(self._next(self._ahead[[sequence]], x[:1, list(self._input)]))
+        found = replace(chain, log_start=ahead.log().to(chain.log_start)).filtered()[0].cpu()
         self._ahead[sequence] = found[-1].numpy()
         return found.numpy()
 
@@ -347,6 +356,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         lengths: Any = None,
         probability: float = 0.95,
         covariates: ArrayLike | None = None,
+        inputs: ArrayLike | None = None,
     ) -> Forecast:
         """Forecast the steps after the end of sequences.
 
@@ -357,6 +367,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             X, lengths: sequences; None: those of the last fit, with what was appended.
             probability: of each interval, in (0, 1).
             covariates: of the steps to come, [h, P], or [B, h, P] of several sequences.
+            inputs: of the steps to come, integers [h], or [B, h] of several sequences.
 
         Returns:
             Arrays [h, ...], or [B, h, ...] if the sequences are given by ``lengths`` or as a list.
@@ -371,50 +382,61 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         if X is not None:
             given, _, chain = self._chains(X, lengths)
             ahead, several = _ends(chain), given.lengths is not None
+        shape = (len(ahead), steps) if several else (steps,)
+        which, known = self._inputs_given(inputs, shape), self._covariates_given(covariates, shape)
+        which = which.reshape(len(ahead), steps, -1)
         states = []
-        for _ in range(steps):
-            ahead = ahead @ self.transmat_
+        for step in range(steps):
+            ahead = self._next(ahead, which[:, step])
             states.append(ahead)
         probs = np.stack(states, 1)
-        mean, known = probs @ self.state_means(), list(self._columns.covariates)
-        inputs = self._inputs(covariates, probs.shape[:2] if several else (steps,))
-        if inputs is not None:
-            inputs = inputs.reshape(*probs.shape[:2], -1)
-            apart, mean[..., known] = inputs - self._columns.centre[known], inputs
+        mean, columns = probs @ self.state_means(), list(self._columns.covariates)
+        if known is not None:
+            known = known.reshape(*probs.shape[:2], -1)
+            apart, mean[..., columns] = known - self._columns.centre[columns], known
             mean[..., self._columns.numbers] += np.einsum("bhk,kdp,bhp->bhd", probs, self.coef_, apart)
-            inputs = np.repeat(inputs, DRAWS, axis=1).reshape(-1, len(known))
+            known = np.repeat(known, DRAWS, axis=1).reshape(-1, len(columns))
         with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
             number = torch.multinomial(torch.as_tensor(probs).flatten(0, 1), DRAWS, replacement=True)
-            rows = self._drawn(number.flatten(), inputs).reshape(*probs.shape[:2], DRAWS, -1)
+            rows = self._drawn(number.flatten(), known).reshape(*probs.shape[:2], DRAWS, -1)
+        mean[..., list(self._input)], rows[..., list(self._input)] = which, which[:, :, None]
         tails = np.array([1 - probability, 1 + probability]) / 2
         lower, upper = np.quantile(rows, tails, axis=2)
         found = probs, mean, lower, upper
         return Forecast(*(found if several else (part[0] for part in found)))
 
     def sample(
-        self, n_samples: int = 1, covariates: ArrayLike | None = None
+        self, n_samples: int = 1, covariates: ArrayLike | None = None, inputs: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw one sequence from the posterior predictive distribution, start and transitions at their means.
 
         Args:
             n_samples: steps.
             covariates: of the steps, [n_samples, P].
+            inputs: of the steps, integers [n_samples].
 
         Returns:
             Rows [n_samples, D], and their states, int64 [n_samples].
         """
         check_is_fitted(self)
         check_scalar(n_samples, "n_samples", Integral, min_val=1)
-        inputs = self._inputs(covariates, (n_samples,))
+        given, which = (
+            self._covariates_given(covariates, (n_samples,)),
+            self._inputs_given(inputs, (n_samples,)),
+        )
         with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
-            below = np.cumsum(np.vstack([self.startprob_, self.transmat_]), 1)
-            path = [-1]
-            for draw in torch.rand(n_samples, dtype=torch.float64).tolist():
-                path.append(
-                    int(np.searchsorted(below[path[-1] + 1], draw * below[path[-1] + 1, -1], "right"))
-                )
-            states = np.array(path[1:])
-            return self._drawn(torch.as_tensor(states), inputs), states
+            path, of_start, of_next = (
+                np.zeros(n_samples, int),
+                self.startprob_.cumsum(),
+                self.transmat_.cumsum(-1),
+            )
+            for step, draw in enumerate(torch.rand(n_samples, dtype=torch.float64).tolist()):
+                of_step = of_next[tuple(which[step])]
+                below = of_step[path[step - 1]] if step else of_start
+                path[step] = np.searchsorted(below, draw * below[-1], "right")
+            rows = self._drawn(torch.as_tensor(path), given)
+        rows[:, list(self._input)] = which
+        return rows, path
 
     def credible_interval(
         self, probability: float = 0.95, X: Any = None, lengths: Any = None, n_draws: int | None = None
@@ -501,7 +523,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Arguments of :attr:`model_`: columns, what is there, lengths, weights, and what is known.
 
-        That is numbers of trials, then covariates.
+        That is numbers of trials, then covariates, then the input.
 
         Args:
             X, lengths, sample_weight: as for :meth:`fit`.
@@ -528,6 +550,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             "columns": {name: torch.as_tensor(array) for name, array in arrays.items()},
             "covariates": list(columns.covariates),
             "names": list(getattr(self, "feature_names_in_", ())),
+            "input": self._input,
             "trials": self._trials,
             "typical": self._typical,
             "shape": self._rates[0],
@@ -550,7 +573,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             self.feature_names_in_ = np.array(state["names"], dtype=object)
         covariates = tuple(state["covariates"])
         self._columns = Standardisation(tuple(state["levels"]), **arrays, covariates=covariates)
-        self._trials, self._typical = state["trials"], state["typical"]
+        self._input, self._trials, self._typical = state["input"], state["trials"], state["typical"]
         self._rates, prior = (state["shape"], state["rates"]), state["prior"]
         kind = NormalWishart if self.covariance_type == "full" else ColumnNormalGamma
         self._prior = None if prior is None else kind(*prior)
@@ -580,18 +603,18 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         """Say what the columns are."""
         categorical, counted = self._indices("categorical_features"), self._indices("count_features")
         pairs, covariates = self._pairs(), self._indices("covariate_features")
-        own = [*categorical, *counted, *pairs, *pairs.values(), *covariates]
+        own = [*categorical, *counted, *pairs, *pairs.values(), *covariates, *self._input]
         if len(set(own)) < len(own):
             twice = next(column for column in own if own.count(column) > 1)
             raise ValueError(
-                f"X: expected each column in one of categorical_features, count_features, binomial_features "
-                f"and covariate_features, got column {twice} twice"
+                f"X: expected each column in one of categorical_features, count_features, binomial_features, "
+                f"covariate_features and transition_feature, got column {twice} twice"
             )
-        whole = [*counted, *pairs, *pairs.values()]
+        whole = [*counted, *pairs, *pairs.values(), *self._input]
         columns = Standardisation.of(x, weights, categorical, whole)
         levels, rates = np.array(columns.levels), dict(zip(whole, columns.rates, strict=True))
         binary = [column for column in categorical if levels[column] == 2]
-        levels[[*binary, *pairs, *pairs.values()]] = LEFT_OUT
+        levels[[*binary, *pairs, *pairs.values(), *self._input]] = LEFT_OUT
         self._trials = {column: -1 for column in binary} | pairs
         self._typical = [_median(x[:, total]) if total >= 0 else 1.0 for total in self._trials.values()]
         own_rates = np.array([rates[column] for column in counted])
@@ -607,15 +630,49 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         for yes, total in self._pairs().items():
             if (rows[:, yes] > rows[:, total]).any():
                 raise ValueError(f"X: expected no more successes than trials, got more in column {yes}")
+        if reset:
+            given = None if self.transition_feature is None else [self.transition_feature]
+            chosen = self._places("transition_feature", given)
+            self._input = {column: int(np.nanmax(rows[:, column], initial=0)) + 1 for column in chosen}
+        self._check_inputs(rows[:, list(self._input)], "X")
         if covariates := self._indices("covariate_features"):
             kinds = self._indices("categorical_features"), self._indices("count_features")
-            known = {*covariates, *kinds[0], *kinds[1], *self._pairs(), *self._pairs().values()}
+            known = {*covariates, *kinds[0], *kinds[1], *self._pairs(), *self._pairs().values(), *self._input}
             numbers = [column for column in range(rows.shape[1]) if column not in known]
             rows = rows.copy()
             rows[np.ix_(np.isnan(rows[:, covariates]).any(1), numbers)] = np.nan
         return rows
 
-    def _inputs(self, covariates: Any, shape: tuple[int, ...]) -> np.ndarray | None:
+    def _check_inputs(self, given: np.ndarray, name: str) -> None:
+        """Refuse inputs [..., 1 or 0] that are not known, or whose transitions are not."""
+        for column, number in self._input.items():
+            inside = (given >= 0) & (given < number) & (given == np.floor(given))
+            if not inside.all():
+                raise ValueError(
+                    f"{name}: expected whole numbers from 0 to {number - 1} in transition_feature, column "
+                    f"{column}, got {given[~inside][0]:g}"
+                )
+
+    def _inputs_given(self, inputs: Any, shape: tuple[int, ...]) -> np.ndarray:
+        """Inputs of steps of a given shape, int64 [..., 1]; [..., 0] if the model has none."""
+        if not self._input:
+            if inputs is not None:
+                raise ValueError("inputs: expected None, since the model has no transition_feature")
+            return np.zeros((*shape, 0), int)
+        found = np.asarray(inputs)
+        if found.shape != shape or not np.issubdtype(found.dtype, np.number):
+            given = "None" if inputs is None else f"shape {list(found.shape)}"
+            raise ValueError(f"inputs: expected whole numbers of shape {list(shape)}, got {given}")
+        self._check_inputs(found[..., None], "inputs")
+        return found[..., None].astype(np.int64)
+
+    def _next(self, states: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+        """Probabilities of the next states, [B, K], given those of the states and the inputs [B, 1 or 0]."""
+        tables = self.transmat_[tuple(inputs.T.astype(int))]
+        found: np.ndarray = np.einsum("...j,...jk->...k", states, tables)
+        return found
+
+    def _covariates_given(self, covariates: Any, shape: tuple[int, ...]) -> np.ndarray | None:
         """Covariates [..., P] of steps of a given shape, in the order of the model's; None if it has none."""
         known = list(self._columns.covariates)
         if not known:
@@ -680,7 +737,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         covariates = self._columns.covariates
         levels = [LEFT_OUT if c in covariates else level for c, level in enumerate(self._columns.levels)]
         with device:
-            sites = ChainSites(levels, self._trials, *chances, prior, full, covariates)
+            sites = ChainSites(levels, self._trials, *chances, prior, full, covariates, self._input)
             model = ObservedChain(sites, learn_prior=self.covariance_prior is None)
         return model.to(device)
 
@@ -763,12 +820,13 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
     def state_means(self) -> np.ndarray:
         """Mean of each column in each state, [K, D]; of a column of categories, the mean of their numbers.
 
-        Covariates are at their means.
+        Covariates are at their means; the input is NaN.
         """
         check_is_fitted(self)
         sites, found = self._chain.sites, np.zeros((self.n_components_, self.n_features_in_))
         known = list(self._columns.covariates)
         found[:, known] = self._columns.centre[known]
+        found[:, list(self._input)] = np.nan
         for column, probs in self.probabilities_.items():
             found[:, column] = probs @ np.arange(probs.shape[1])
         for number, (column, total) in enumerate(self._trials.items()):
@@ -836,13 +894,3 @@ def _ends(chain: Chain) -> np.ndarray:
     if chain.lengths is None:
         return posterior[:, -1].cpu().numpy()
     return posterior[torch.arange(len(posterior)), chain.lengths - 1].cpu().numpy()
-
-
-def _filtered(chain: Chain) -> Tensor:
-    """Probabilities of each step's state given the steps up to it, [B, T, K], also after the end."""
-    message, found = chain.log_start, []
-    for step in chain.log_likelihood.unbind(-2):
-        message = (message + step).log_softmax(-1)
-        found.append(message)
-        message = (message.unsqueeze(-1) + chain.log_transitions).logsumexp(-2)
-    return torch.stack(found, -2).exp()

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from pyro_fmvae.distributions import chain as path_sums
 from pyro_fmvae.distributions.chain import Chain
 
-K, STEPS, B = 3, 4, 5
+K, STEPS, B, U = 3, 4, 5, 2
 ENDS = torch.tensor([4, 1, 3, 2, 4])
 FORBIDDEN = torch.tensor([[True, False, False], [False, False, True], [False, True, False]])
 
@@ -21,29 +21,49 @@ def short(request, monkeypatch):
 
 
 def tables(kind, dtype=torch.float64):
-    """Start, transitions and likelihood; transitions of three kinds."""
+    """Start, transitions and likelihood; transitions of several kinds."""
     source = torch.Generator().manual_seed(0)
-    start, shared, own, likelihood = (
+    start, shared, own, likelihood, by_input, both = (
         torch.randn(shape, generator=source, dtype=dtype)
-        for shape in ((K,), (K, K), (B, K, K), (B, STEPS, K))
+        for shape in ((K,), (K, K), (B, K, K), (B, STEPS, K), (U, K, K), (B, U, K, K))
     )
-    transitions = {"shared": shared, "own": own, "forbidden": shared.masked_fill(FORBIDDEN, -torch.inf)}[kind]
-    return start, transitions, 3 * likelihood
+    of_kinds = {
+        "shared": shared,
+        "own": own,
+        "forbidden": shared.masked_fill(FORBIDDEN, -torch.inf),
+        "by input": by_input,
+        "own by input": both,
+    }
+    return start, of_kinds[kind], 3 * likelihood
 
 
-kinds = pytest.mark.parametrize("kind", ["shared", "own", "forbidden"])
+def given(kind, duration=STEPS):
+    """Inputs of each step, if there are any."""
+    if not kind.endswith("by input"):
+        return {}
+    return {"inputs": torch.randint(U, (B, duration), generator=torch.Generator().manual_seed(2))}
+
+
+kinds = pytest.mark.parametrize("kind", ["shared", "own", "forbidden", "by input", "own by input"])
 ends = pytest.mark.parametrize("lengths", [None, ENDS], ids=["equal", "ragged"])
 
 
-def paths(start, transitions, likelihood, lengths):
+def tables_of_steps(kind, transitions, b):
+    """The transitions to each step of a sequence."""
+    own = transitions[b] if kind.startswith("own") else transitions
+    inputs = given(kind).get("inputs")
+    return [own if inputs is None else own[inputs[b, t]] for t in range(STEPS)]
+
+
+def paths(kind, start, transitions, likelihood, lengths):
     """For each sequence, all paths and their log-weights."""
     for b in range(B):
         steps = STEPS if lengths is None else int(lengths[b])
-        rows = transitions if transitions.dim() == 2 else transitions[b]
+        rows = tables_of_steps(kind, transitions, b)
         found = list(itertools.product(range(K), repeat=steps))
         weights = [
             start[path[0]]
-            + sum(rows[i, j] for i, j in itertools.pairwise(path))
+            + sum(rows[t + 1][i, j] for t, (i, j) in enumerate(itertools.pairwise(path)))
             + sum(likelihood[b, t, state] for t, state in enumerate(path))
             for path in found
         ]
@@ -54,11 +74,15 @@ def paths(start, transitions, likelihood, lengths):
 @ends
 def test_evidence_posterior_and_best_path_are_those_of_all_paths(kind, lengths):
     own = tables(kind)
-    chain = Chain(*own, lengths)
+    chain = Chain(*own, lengths, **given(kind))
     evidence, posterior, best = chain.log_evidence(), chain.posterior(), chain.best_path()
-    for b, (found, weights) in enumerate(paths(*own, lengths)):
+    filtered = chain.filtered()
+    for b, (found, weights) in enumerate(paths(kind, *own, lengths)):
         steps = len(found[0])
         assert_close(evidence[b], weights.logsumexp(0))
+        assert_close(filtered[b, steps - 1], posterior[b, steps - 1])
+        log_weights = chain.log_weight(torch.tensor([*found[0], *[0] * (STEPS - steps)]).expand(B, STEPS))
+        assert_close(log_weights[b], weights[0])
         shares = torch.zeros(STEPS, K, dtype=torch.float64)
         for path, share in zip(found, weights.softmax(0), strict=True):
             shares[range(steps), path] += share
@@ -70,8 +94,9 @@ def test_evidence_posterior_and_best_path_are_those_of_all_paths(kind, lengths):
 @ends
 def test_gradients_are_those_of_the_sum_over_paths(kind, lengths):
     inputs = [table.requires_grad_() for table in tables(kind)]
-    expected = sum((1 + b) * weights.logsumexp(0) for b, (_, weights) in enumerate(paths(*inputs, lengths)))
-    ours = (torch.arange(1, 1 + B) * Chain(*inputs, lengths).log_evidence()).sum()
+    each = enumerate(paths(kind, *inputs, lengths))
+    expected = sum((1 + b) * weights.logsumexp(0) for b, (_, weights) in each)
+    ours = (torch.arange(1, 1 + B) * Chain(*inputs, lengths, **given(kind)).log_evidence()).sum()
     for mine, theirs in zip(
         torch.autograd.grad(ours, inputs), torch.autograd.grad(expected, inputs), strict=True
     ):
@@ -87,8 +112,8 @@ def test_parts_of_steps_are_those_of_all_paths(kind, lengths):
     counted = counted if lengths is None else counted & (torch.arange(STEPS) < lengths.unsqueeze(-1))
     start, transitions, likelihood = inputs
     expected = []
-    for b, (found, weights) in enumerate(paths(*inputs, lengths)):
-        q, rows = weights.softmax(0).detach(), transitions if transitions.dim() == 2 else transitions[b]
+    for b, (found, weights) in enumerate(paths(kind, *inputs, lengths)):
+        q, rows = weights.softmax(0).detach(), tables_of_steps(kind, transitions, b)
         table, total = torch.zeros((K,) * len(found[0]), dtype=torch.float64), 0.0
         for path, share in zip(found, q, strict=True):
             table[path] = share
@@ -96,11 +121,11 @@ def test_parts_of_steps_are_those_of_all_paths(kind, lengths):
             for t in counted[b].nonzero().flatten().tolist():
                 pair = marginal(table, path, (t - 1, t) if t else (t,))
                 before = marginal(table, path, (t - 1,)) if t else 1.0
-                own = start[path[0]] if t == 0 else rows[path[t - 1], path[t]]
+                own = start[path[0]] if t == 0 else rows[t][path[t - 1], path[t]]
                 if table[path] > 0:
                     total = total + table[path] * (own + likelihood[b, t, path[t]] - (pair / before).log())
         expected.append(torch.as_tensor(total, dtype=torch.float64))
-    ours = Chain(*inputs, lengths, counted).log_evidence()
+    ours = Chain(*inputs, lengths, counted, **given(kind)).log_evidence()
     assert_close(ours, torch.stack(expected))
     slopes = torch.arange(1.0, 1 + B, dtype=torch.float64)
     for mine, theirs in zip(
@@ -123,7 +148,7 @@ def test_parts_of_all_steps_are_the_whole(kind, lengths):
     inputs, found = [table.requires_grad_() for table in tables(kind)], []
     there = torch.arange(STEPS) < (torch.full((B,), STEPS) if lengths is None else lengths).unsqueeze(-1)
     for counted in (None, there):
-        evidence = Chain(*inputs, lengths, counted).log_evidence()
+        evidence = Chain(*inputs, lengths, counted, **given(kind)).log_evidence()
         found.append((evidence, *torch.autograd.grad(evidence.sum(), inputs)))
     for whole, parts in zip(*found, strict=True):
         assert_close(parts, whole)
@@ -182,7 +207,7 @@ def test_blocks_of_steps_are_one_step_after_another(kind, lengths, duration, mon
     inputs = [table.requires_grad_() for table in (*tables(kind)[:2], likelihood)]
     if lengths is not None:
         lengths = torch.tensor([duration, 1, duration // 2, duration - 1, duration // 3])
-    chain = Chain(*inputs, lengths)
+    chain = Chain(*inputs, lengths, **given(kind, duration))
     monkeypatch.setattr(path_sums, "_SHORT", 10**9)
     expected = sums(chain, inputs)
     monkeypatch.setattr(path_sums, "_SHORT", 0)
@@ -217,14 +242,16 @@ def test_a_drawn_path_of_many_steps():
 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("lengths", [None, torch.tensor([3, 2])])
-def test_drawn_paths(lengths, at_once, monkeypatch):
+@pytest.mark.parametrize("inputs", [None, torch.tensor([[0, 1, 1], [2, 0, 2]])])
+def test_drawn_paths(inputs, lengths, at_once, monkeypatch):
     """Frequencies of paths against their weights, by all paths."""
     monkeypatch.setattr("pyro_fmvae.distributions.chain._FEW_PAIRS", 2**20 if at_once else 0)
+    table = (2, 2) if inputs is None else (3, 2, 2)
     logs = [
-        torch.randn(*shape, generator=torch.Generator().manual_seed(0)) for shape in ((2,), (2, 2), (2, 3, 2))
+        torch.randn(*shape, generator=torch.Generator().manual_seed(0)) for shape in ((2,), table, (2, 3, 2))
     ]
-    chain, draws = Chain(*logs, lengths), 4000
-    many = Chain(logs[0], logs[1], logs[2].expand(draws, 2, 3, 2), lengths)
+    chain, draws = Chain(*logs, lengths, inputs=inputs), 4000
+    many = Chain(logs[0], logs[1], logs[2].expand(draws, 2, 3, 2), lengths, inputs=inputs)
     paths = torch.cartesian_prod(*[torch.arange(2)] * 3)
     steps = [3, 3] if lengths is None else lengths.tolist()
     weights = chain_weights = torch.stack([chain.log_weight(path.expand(2, 3)) for path in paths], -1)

@@ -123,17 +123,40 @@ def test_known_states_that_are_refused(states, words):
         made().given(torch.tensor(states))
 
 
+def test_inputs_choose_the_tables_of_transitions():
+    """Densities by products of matrices; moments of draws by those of the states."""
+    tables = torch.stack([ROWS, torch.tensor([[0.2, 0.8], [0.9, 0.1]], dtype=torch.float64)])
+    inputs = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 1, 1]])
+    fn = made(transitions=tables, inputs=inputs)
+    assert fn.batch_shape == (3,)
+    torch.manual_seed(0)
+    draws = fn.sample((4000,))
+    for b in range(3):
+        here, there = tables[inputs[b, 1]], tables[inputs[b, 2]]
+        table = dist.Normal(LOCS, 0.5).log_prob(draws[0, b].unsqueeze(-1)).exp()
+        expected = ((START * table[0]) @ here * table[1]) @ there @ table[2]
+        assert_close(fn.log_prob(draws)[0, b], expected.log())
+        states = torch.stack([START, START @ here, START @ here @ there])
+        means = draws[:, b].mean(0)
+        assert ((means - states @ LOCS).abs() < 4 * draws[:, b].std(0) / len(draws) ** 0.5).all()
+
+
 @pytest.mark.parametrize("lengths", [None, torch.tensor([23, 7, 10])], ids=["equal", "ragged"])
-def test_chunks_with_enough_of_a_buffer_are_the_whole(lengths):
+@pytest.mark.parametrize("tables", [1, 3])
+def test_chunks_with_enough_of_a_buffer_are_the_whole(tables, lengths):
     x = made(duration=23).expand([3]).sample()
-    whole = made(duration=23, lengths=lengths).log_prob(x).sum()
+    transitions = torch.stack([ROWS, ROWS.flip(0), ROWS.flip(1)])[:tables]
+    inputs = torch.randint(tables, (3, 23), generator=torch.Generator().manual_seed(0))
+    whole = made(duration=23, lengths=lengths, transitions=transitions, inputs=inputs).log_prob(x).sum()
     errors = []
     for buffer in (0, 2, 5, 23):
         values, spans = HiddenMarkov.chunks(x, 10, buffer, lengths)
         _, first, last, there = spans.unbind(-1)
         steps = 3 * 23 if lengths is None else lengths.sum()
         assert (last - first).sum() == steps and (there <= values.shape[1]).all() and (last > first).all()
-        parts = made(duration=values.shape[1]).of_chunks(spans).log_prob(values)
+        own, _ = HiddenMarkov.chunks(inputs, 10, buffer, lengths)
+        fn = made(duration=values.shape[1], transitions=transitions, inputs=own)
+        parts = fn.of_chunks(spans).log_prob(values)
         errors.append((parts.sum() - whole).abs())
     assert_close(errors[-1], torch.zeros((), dtype=torch.float64), atol=1e-10, rtol=0.0)
     assert errors[0] > errors[1] > errors[2]
@@ -166,6 +189,18 @@ def test_spans_that_are_refused():
         (
             {"emissions": dist.Normal(0.0, 1.0)},
             "emissions: expected a batch shape that ends with the 2",
+        ),
+        (
+            {"inputs": torch.zeros(3)},
+            r"expected shapes \[..., K\] and \[..., U, K, K\], got \[2\] and \[2, 2\]",
+        ),
+        (
+            {"transitions": ROWS[None], "inputs": torch.zeros(2)},
+            r"inputs: expected shape \[..., 3\], got \[2\]",
+        ),
+        (
+            {"transitions": ROWS[None], "inputs": torch.tensor([0, 1, 0])},
+            "inputs: expected numbers from 0 to 0, got 1",
         ),
         ({"emissions": dist.Normal(torch.zeros(5, 2), 1.0)}, "after 1 or the duration 3 if there is more"),
         (

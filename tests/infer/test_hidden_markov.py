@@ -8,6 +8,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from pyro.infer import TraceEnum_ELBO
 from scipy.special import digamma, gammaln, logsumexp
 from torch.nn.functional import one_hot
 
@@ -214,6 +215,60 @@ def known_density(x, rows, locs):
     """By products of matrices."""
     table = dist.Normal(locs, 1.0).log_prob(x.unsqueeze(-1)).exp()
     return (rows[0] * table[0] @ (rows * table[1]) @ (rows * table[2])).sum().log()
+
+
+def test_inputs_are_those_of_pyros_enumeration():
+    """Of a chain whose transitions an input chooses, state by state; the bound and its gradients."""
+    torch.set_default_dtype(torch.float64)
+    x, inputs = torch.tensor([0.1, 2.0, 3.0, 1.4]), torch.tensor([0, 1, 0, 1])
+    tables = torch.tensor([[[0.9, 0.1], [0.2, 0.8]], [[0.3, 0.7], [0.5, 0.5]]]).log().requires_grad_()
+    start, locs = torch.tensor([0.6, 0.4]), torch.tensor([0.0, 3.0])
+
+    def summed(x):
+        fn = HiddenMarkov(start, tables.softmax(-1), dist.Normal(locs, 1.0), len(x), inputs=inputs)
+        pyro.sample("x", fn, obs=x)
+
+    def enumerated(x):
+        z = None
+        for t in pyro.markov(range(len(x))):
+            probs = start if z is None else tables.softmax(-1)[inputs[t]][z]
+            z = pyro.sample(f"z_{t}", dist.Categorical(probs), infer={"enumerate": "parallel"})
+            pyro.sample(f"x_{t}", dist.Normal(locs[z], 1.0), obs=x[t])
+
+    losses = [
+        TraceConjugate_ELBO().differentiable_loss(summed, lambda x: None, x),
+        TraceEnum_ELBO(max_plate_nesting=0).differentiable_loss(enumerated, lambda x: None, x),
+    ]
+    ours, theirs = ([loss.item(), *torch.autograd.grad(loss, tables)] for loss in losses)
+    assert ours[0] == pytest.approx(theirs[0], abs=1e-12)
+    assert_allclose(ours[1], theirs[1], atol=1e-12)
+
+
+def test_captured_steps_with_inputs_are_eager_ones():
+    torch.set_default_dtype(torch.float64)
+    source = torch.Generator().manual_seed(0)
+    x, inputs = torch.randn(6, 60, generator=source), torch.randint(3, (6, 60), generator=source)
+
+    def driven(x, inputs):
+        start = pyro.sample("start", dist.Dirichlet(torch.ones(2)))
+        with pyro.plate("states", 2):
+            with pyro.plate("inputs", 3, dim=-2):
+                rows = pyro.sample("rows", dist.Dirichlet(torch.ones(2)))
+            locs = pyro.sample("locs", dist.Normal(torch.tensor([-1.0, 1.0]), 1.0))
+        with pyro.plate("sequences", 6, subsample=x):
+            fn = HiddenMarkov(start, rows, dist.Normal(locs, 1.0), x.shape[1], inputs=inputs)
+            pyro.sample("x", fn, obs=x)
+
+    naturals = []
+    for kind in (ConjugateSVI, CapturedSVI):
+        pyro.set_rng_seed(0)
+        guide = AutoConjugate(driven)
+        svi = kind(driven, guide, NaturalGradient(0.5), TraceConjugate_ELBO())
+        for rows in torch.randperm(6, generator=source.manual_seed(1)).repeat(3).split(2):
+            svi.step(x[rows], inputs[rows])
+        naturals.append(guide.posterior("rows").natural.detach())
+    assert naturals[0].shape == (3, 2, 2)
+    assert_allclose(*naturals, rtol=1e-10)
 
 
 def test_vectorised_particles_are_refused():

@@ -579,6 +579,165 @@ def test_the_step_before_makes_an_autoregressive_model():
     assert model.covariances_.item() == pytest.approx(0.01, rel=0.1)
 
 
+@pytest.fixture(scope="module")
+def driven():
+    """Steps of a number with gaps and an input, which makes the two states stay or change places."""
+    rng = np.random.default_rng(0)
+    inputs, path = rng.integers(2, size=900), [0]
+    for step in inputs[1:]:
+        path.append(path[-1] if rng.random() < (0.95, 0.2)[step] else 1 - path[-1])
+    x = np.column_stack([rng.normal(3 * np.array(path), 1), inputs])
+    x[::9, 0] = np.nan
+    return x, np.array(path)
+
+
+PARTS = [300, 200, 400]
+
+
+def test_inputs_choose_transitions(driven):
+    """Score, states and filter are sums over all paths; forecasts and appended steps go on by them."""
+    x, path = driven
+    model = HiddenMarkovModel(2, transition_feature=1, random_state=0).fit(x, lengths=PARTS)
+    order = model.means_[:, 0].argsort()
+    np.testing.assert_allclose(
+        model.transmat_[:, order][..., order].diagonal(0, 1, 2).T[0], [0.95, 0.2], atol=0.1
+    )
+    assert np.mean(order.argsort()[model.predict(x, PARTS)] == path) > 0.9
+    plain = HiddenMarkovModel(2, random_state=0).fit(x[:, :1], lengths=PARTS)
+    assert model.lower_bound_ > plain.lower_bound_ + 50
+    new, (m, s, a, tril) = x[[3, 9, 14, 27, 31]], model._chain.numbers().standard
+    scale = (tril[:, 0, 0] ** 2 * (s + 1) / (s * a)).sqrt().numpy()
+    z = (new[:, :1] - model._columns.centre[0]) / model._columns.scale[0]
+    each = t.logpdf(z, 2 * a.numpy(), m[:, 0].numpy(), scale) - np.log(model._columns.scale[0])
+    each[np.isnan(new[:, 0])] = 0.0
+    paths = np.array(list(itertools.product(range(2), repeat=5)))
+    tables = np.log(model.transmat_)[new[1:, 1].astype(int)]
+    weight = np.log(model.startprob_)[paths[:, 0]] + each[np.arange(5), paths].sum(1)
+    weight += tables[np.arange(4), paths[:, :-1], paths[:, 1:]].sum(1)
+    assert set(new[1:, 1]) == {0, 1} and np.isnan(new[:, 0]).any()
+    assert model.score(new) == pytest.approx(logsumexp(weight), abs=1e-9)
+    np.testing.assert_array_equal(model.predict(new), paths[weight.argmax()])
+    probs = np.exp(weight - logsumexp(weight))
+    np.testing.assert_allclose(model.predict_proba(new)[:, 1], probs @ paths, atol=1e-9)
+    for n in range(1, 6):
+        np.testing.assert_allclose(model.filter(new)[n - 1], model.predict_proba(new[:n])[-1], atol=1e-9)
+    short = clone(model).fit(x[:400])
+    states, ahead = short.filter(x[:400])[-1], short.forecast(3, inputs=[1, 0, 1])
+    for step, number in enumerate([1, 0, 1]):
+        states = states @ short.transmat_[number]
+        np.testing.assert_allclose(ahead.states[step], states, atol=1e-9)
+    np.testing.assert_array_equal(ahead.mean[:, 1], [1, 0, 1])
+    np.testing.assert_array_equal(ahead.lower[:, 1], [1, 0, 1])
+    np.testing.assert_allclose(short.append(x[400:430]), short.filter(x[:430])[400:], atol=1e-9)
+    both = short.forecast(2, x, PARTS, inputs=[[0, 1], [1, 1], [0, 0]])
+    np.testing.assert_allclose(both.mean[1], short.forecast(2, x[300:500], inputs=[1, 1]).mean)
+    assert not np.allclose(both.mean[1], short.forecast(2, x[300:500], inputs=[0, 1]).mean)
+
+
+def test_samples_follow_their_inputs(driven):
+    model = HiddenMarkovModel(2, transition_feature=1, random_state=0).fit(driven[0], lengths=PARTS)
+    inputs = np.arange(20_000) // 2 % 2
+    rows, states = model.sample(20_000, inputs=inputs)
+    np.testing.assert_array_equal(rows[:, 1], inputs)
+    for number in range(2):
+        for state in range(2):
+            here = (inputs[1:] == number) & (states[:-1] == state)
+            share = model.transmat_[number, state, 1]
+            error = (share * (1 - share) / here.sum()) ** 0.5
+            assert abs(states[1:][here].mean() - share) < 4 * error
+
+
+def test_counts_of_known_transitions_are_those_of_their_input(driven):
+    """If all states are known, the posterior of the transitions is Dirichlet in closed form."""
+    x, path = driven
+    priors = {"transmat_prior": 0.5, "sticky": 2.0, "transition_feature": 1}
+    model = HiddenMarkovModel(2, random_state=0, **priors).fit(x, lengths=PARTS, states=path)
+    counts, begins = np.zeros((2, 2, 2)) + 0.5 + 2 * np.eye(2), np.cumsum(PARTS)[:-1]
+    for step in set(range(1, len(x))) - set(begins):
+        counts[int(x[step, 1]), path[step - 1], path[step]] += 1
+    np.testing.assert_allclose(model.transmat_, counts / counts.sum(-1, keepdims=True), rtol=1e-9)
+    one = HiddenMarkovModel(1, transition_feature=1).fit(x[:500])
+    whole = clone(one).fit(x, lengths=[500, 400])
+    assert one._chain.natural("transitions").natural.shape == (2, 1, 1)
+    one.partial_fit(x[500:])
+    sums = [fitted._chain.natural("transitions").natural for fitted in (one, whole)]
+    torch.testing.assert_close(*sums)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("kind", "topology"), [("full", "ergodic"), ("diag", "left-to-right")])
+def test_bound_with_inputs_is_that_of_the_program(driven, kind, topology, dtype, clean_slate):
+    torch.set_default_dtype(dtype)
+    x, _ = driven
+    rng = np.random.default_rng(1)
+    slope = rng.normal(size=len(x))
+    x = np.column_stack([x[:, 0] + slope, x[:, 1], slope, rng.poisson(3, len(x))])
+    kinds = {"covariate_features": [2], "count_features": [3], "transition_feature": 1}
+    model = HiddenMarkovModel(
+        3, covariance_type=kind, topology=topology, n_init=1, tol=1e-4, random_state=0, **kinds
+    )
+    weights = [1.0, 2.0, 0.5]
+    model.fit(x, lengths=PARTS, sample_weight=weights)
+    arguments = model.model_arguments(x, PARTS, weights)
+    scales = np.repeat(weights, PARTS) @ model._columns.log_scales(x)
+    bound = -TraceConjugate_ELBO().loss(model.model_, model.guide_, *arguments) - scales
+    assert bound == pytest.approx(model.lower_bound_, rel=1e-9 if dtype == torch.float64 else 1e-5)
+    assert np.diff(model.lower_bounds_).min() > -1e-7
+    if topology == "left-to-right":
+        assert (model.transmat_[:, [1, 2, 2], [0, 0, 1]] == 0).all()
+    again = clone(model).restore(model.state())
+    assert again.score(x, lengths=PARTS) == model.score(x, lengths=PARTS)
+    ahead = {"inputs": [1, 0], "covariates": [[0.5], [1.0]]}
+    for one, other in zip(
+        again.forecast(2, x[:50], **ahead), model.forecast(2, x[:50], **ahead), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_inputs_that_never_change_say_nothing(driven):
+    x, _ = driven
+    x, model = np.column_stack([x[:, 0], np.zeros(len(x))]), HiddenMarkovModel(2, random_state=0)
+    plain = clone(model).fit(x[:, :1], lengths=PARTS)
+    same = clone(model).set_params(transition_feature=1).fit(x, lengths=PARTS)
+    assert same.lower_bound_ == pytest.approx(plain.lower_bound_, rel=1e-12)
+    np.testing.assert_allclose(same.transmat_[0], plain.transmat_)
+
+
+def test_intervals_of_transitions_by_input(driven):
+    x = driven[0][:400]
+    model = HiddenMarkovModel(2, transition_feature=1, n_init=1, random_state=0).fit(x)
+    ends = model.credible_interval(0.9).transmat
+    drawn = model.credible_interval(0.9, x, n_draws=150).transmat
+    assert ends.shape == drawn.shape == (2, 2, 2, 2)
+    assert (ends[0] < model.transmat_).all() and (model.transmat_ < ends[1]).all()
+    np.testing.assert_allclose(drawn.mean(0), ends.mean(0), atol=0.06)
+    assert (drawn[1] - drawn[0] > 0.8 * (ends[1] - ends[0])).all()
+
+
+def test_inputs_that_are_refused(driven):
+    x, model = driven[0], HiddenMarkovModel(2, transition_feature=1, random_state=0)
+    for wrong in (np.nan, 0.5, -1):
+        other = x.copy()
+        other[5, 1] = wrong
+        with pytest.raises(
+            ValueError, match=f"X: expected whole numbers from 0 to 1 .*column 1, got {wrong:g}"
+        ):
+            clone(model).fit(other)
+    model.fit(x)
+    with pytest.raises(ValueError, match="X: expected whole numbers from 0 to 1 in transition_feature"):
+        model.predict(np.column_stack([x[:, 0], 2 * x[:, 1]]))
+    with pytest.raises(ValueError, match=r"inputs: expected whole numbers of shape \[2\], got None"):
+        model.forecast(2)
+    with pytest.raises(ValueError, match=r"inputs: expected whole numbers of shape \[2\], got shape \[1\]"):
+        model.sample(2, inputs=[0])
+    with pytest.raises(ValueError, match=r"inputs: expected whole numbers from 0 to 1 .* got 3"):
+        model.forecast(1, inputs=[3])
+    with pytest.raises(ValueError, match="inputs: expected None, since the model has no"):
+        HiddenMarkovModel(1).fit(x).sample(2, inputs=[0, 1])
+    with pytest.raises(ValueError, match="got column 1 twice"):
+        HiddenMarkovModel(1, transition_feature=1, count_features=[1]).fit(x)
+
+
 def test_what_is_wrong_is_said(table):
     x, _ = table
     with pytest.raises(ValueError, match=r"lengths: expected integers >= 1 whose sum is 300"):
