@@ -1,5 +1,7 @@
 """A categorical observation of a mixture component, such as a column of words in a table."""
 
+from collections.abc import Sequence
+
 import torch
 from pyro.distributions import OneHotCategorical, TorchDistribution
 from torch import Tensor
@@ -41,6 +43,56 @@ class Category(MixtureComponent):
             self._validate_sample(value)
         log_prob = torch.where(value > 0, value * self._selected().log(), 0.0).sum(-1)
         return log_prob.expand(torch.broadcast_shapes(self.batch_shape, value.shape[:-1]))
+
+
+class CategoryBlock:
+    """Dirichlets over the categories of several columns, for which each operation is done once, not for each.
+
+    Their λ lie one after the other, [..., L], where L is how many categories the columns have together.
+
+    Args:
+        sizes: how many categories each column has.
+        device: of the block.
+    """
+
+    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
+        self.sizes = list(sizes)
+        of_columns = torch.tensor(self.sizes, device=device)
+        self._starts = of_columns.cumsum(0) - of_columns
+        self._column = torch.arange(len(of_columns), device=device).repeat_interleave(of_columns)
+
+    def indicators(self, codes: Sequence[Tensor]) -> Tensor:
+        """Indicators of the categories of each column, all 0 where one is missing: bool [..., N, L].
+
+        Args:
+            codes: of :func:`codes_below`, int64 [..., N], for each column.
+        """
+        of_columns, count = torch.stack(list(codes), -1), len(self._column)
+        places = torch.where(of_columns < 0, count, of_columns + self._starts)
+        shown = torch.zeros(*places.shape[:-1], count + 1, dtype=torch.bool, device=places.device)
+        return shown.scatter_(-1, places, True)[..., :-1]
+
+    def mean_stats(self, natural: Tensor) -> Tensor:
+        """E[log φ] of each category, [..., L]."""
+        return torch.digamma(natural) - torch.digamma(self._totals(natural))[..., self._column]
+
+    def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor) -> Tensor:
+        """KL(λ || λ₀) of all columns together, [...].
+
+        Args:
+            natural: λ, [..., L].
+            prior: λ₀, broadcastable to that.
+            stats: :meth:`mean_stats` of λ.
+        """
+        gap = ((natural - prior) * stats).sum(-1)
+        return gap - self._log_normalizer(natural) + self._log_normalizer(prior)
+
+    def _log_normalizer(self, natural: Tensor) -> Tensor:
+        return torch.lgamma(natural).sum(-1) - torch.lgamma(self._totals(natural)).sum(-1)
+
+    def _totals(self, natural: Tensor) -> Tensor:
+        totals = natural.new_zeros(*natural.shape[:-1], len(self._starts))
+        return totals.index_add_(-1, self._column, natural)
 
 
 def codes_below(numbers: Tensor, size: int) -> Tensor:

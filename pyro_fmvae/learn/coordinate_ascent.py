@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.distributions import NaturalDistribution
-from pyro_fmvae.distributions.category import indicators
+from pyro_fmvae.distributions.category import CategoryBlock
 from pyro_fmvae.distributions.exponential_family import blend
 from pyro_fmvae.distributions.marginal_component import LARGEST, NEGLIGIBLE
 from pyro_fmvae.models import ObservedMixture
@@ -449,17 +449,15 @@ class Ascent:
             for name, prior in model.natural_priors().items()
         }
         self.posteriors = {name: model.posterior_of(name) for name in self.priors}
-        sizes = {name: model.sites.categories_of(name) for name in observations}
-        words = {
-            name: codes
-            for name, codes in observations.items()
-            if sizes[name] and isinstance(codes, Tensor) and codes.dim() == 1
-        }
-        if sum(sizes[name] for name in words) * gamma.shape[-2] > LARGEST:
-            words = {}
-        self.words, self.sizes = list(words), [sizes[name] for name in words]
-        shown = [indicators(codes, sizes[name]).to(self.gamma) for name, codes in words.items()]
-        self.shown = torch.cat(shown, -1) if shown else None  # [N, categories of all columns of words]
+        words = {name: model.sites.categories_of(name) for name in observations}
+        self.words = [name for name, size in words.items() if size]  # children that have categories
+        codes = [codes for codes in map(observations.get, self.words) if isinstance(codes, Tensor)]
+        if not codes or sum(words.values()) * codes[0].numel() > LARGEST:
+            self.words = []
+        else:  # all of them together
+            self.block = CategoryBlock([words[name] for name in self.words], gamma.device)
+            self.shown = self.block.indicators(codes).to(self.gamma)
+            self.prior_of_words = torch.cat([self.priors.pop(parameter_of(name)) for name in self.words], -1)
         self.members: dict[str, NaturalDistribution] = {}
         self.among: Tensor | None = None
         if not side_by_side(observations):  # the first update fills in by the model's own
@@ -498,9 +496,10 @@ class Ascent:
 
     def _update(self, learn: bool) -> None:
         sites, counts = self.model.sites, self.gamma.sum(-2)
-        words = dict[str, Tensor]()
-        if self.shown is not None:
-            words = dict(zip(self.words, (self.gamma.mT @ self.shown).split(self.sizes, -1), strict=True))
+        if self.words:
+            sums = self.scale[..., None, None] * (self.gamma.mT @ self.shown)
+            self.of_words = self.prior_of_words + sums
+            self.stats_of_words = self.block.mean_stats(self.of_words)
         for name, prior in self.priors.items():
             child = child_of(name)
             if name == WEIGHTS:
@@ -508,13 +507,8 @@ class Ascent:
                 natural = prior + statistics
             elif child in self.observations:
                 scale = self.scale.view(*self.scale.shape, *[1] * self.posteriors[name].natural.dim())
-                if child in words:
-                    natural = prior + scale * words[child]
-                else:
-                    stats = self.members[name].expected_stats() if name in self.members else prior
-                    natural = sites.conjugate(
-                        child, prior, self.observations[child], self.gamma, stats, scale
-                    )
+                stats = self.members[name].expected_stats() if name in self.members else prior
+                natural = sites.conjugate(child, prior, self.observations[child], self.gamma, stats, scale)
             else:
                 natural = self.model.natural(name).natural
             self.members[name] = self.posteriors[name].kind(natural, validate_args=False)
@@ -535,9 +529,8 @@ class Ascent:
         total = weights if self.gamma.dim() == 2 else weights.unsqueeze(-2)
         if self.among is not None:
             total = total.masked_fill(~self.among, -torch.inf)
-        if self.shown is not None:
-            of_words = [self.members[parameter_of(child)].expected_stats() for child in self.words]
-            total = total + (torch.cat(of_words, -1) @ self.shown.mT).mT
+        if self.words:
+            total = total + (self.stats_of_words @ self.shown.mT).mT
         for child, observations in sorted(self.observations.items(), key=lambda item: item[0] == NUMBERS):
             if child in self.words:
                 continue
@@ -548,6 +541,9 @@ class Ascent:
     def _divergence(self) -> Tensor:
         """KL of all parameters from their priors, for each mixture."""
         lead, found = self.gamma.dim() - 2, []
+        if self.words:
+            apart = self.block.relative_entropy(self.of_words, self.prior_of_words, self.stats_of_words)
+            found.append(apart.sum(-1))
         for name, prior in self.priors.items():
             q = self.members[name]
             apart = q.family.relative_entropy(q.natural, prior, q.expected_stats())
@@ -555,7 +551,10 @@ class Ascent:
         return torch.stack(found).sum(0)
 
     def _reached(self, place: int | None, bound: float, rows: Tensor) -> Reached:
-        natural = {name: q.natural for name, q in self.members.items()}
+        natural = {name: self.members[name].natural for name in self.priors}
+        if self.words:
+            parts = self.of_words.split(self.block.sizes, -1)
+            natural |= dict(zip(map(parameter_of, self.words), parts, strict=True))
         prior = {} if self.learnt is None else dict(self.learnt.state_dict())
         if place is None:
             return Reached(self.gamma, bound, rows, natural, prior)
@@ -569,6 +568,8 @@ class Ascent:
             self.scale = self.scale[left]
         if self.known is not None:
             self.known = self.known[left]
+            if self.words:
+                self.shown = self.shown[left]
             self.observations = only(self.observations, left)
         if self.learnt is not None:
             self.learnt.only(left)

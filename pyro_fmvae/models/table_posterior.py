@@ -1,7 +1,8 @@
 """The posterior of the parameters of a mixture of table rows, as a module."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from copy import deepcopy
+from typing import Any, Self
 
 import pyro
 import pyro.distributions as dist
@@ -61,6 +62,14 @@ class TablePosterior(nn.Module):
         self.posteriors = PosteriorDict()
         for name, of_site in sites.priors(self.learnt).items():
             self.posteriors[name] = random_posterior(of_site, count=10.0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy, which shares what was made of the priors: that is never changed."""
+        new = memo[id(self)] = type(self).__new__(type(self))
+        shared = {"_known": {}, "_made": dict(self._made)}
+        own = {name: value for name, value in vars(self).items() if name not in shared}
+        vars(new).update(deepcopy(own, memo), **shared)
+        return new
 
     @property
     def prior(self) -> TablePrior:

@@ -1,3 +1,4 @@
+import math
 from itertools import pairwise
 
 import pytest
@@ -5,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from pyro_fmvae.infer import ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
-from pyro_fmvae.learn.coordinate_ascent import ascend, bound_of
+from pyro_fmvae.learn.coordinate_ascent import ascend, ascended, bound_of
 from pyro_fmvae.models import ObservedMixture
 from tests.models.mixture_case import LEVELS, PRIOR, STICKS, K, N, fitted, table
 
@@ -53,3 +54,29 @@ def test_half_a_step_on_a_batch_goes_half_way_to_the_posterior_of_rows_that_stan
     ascend(whole, model.observations(x.repeat(2, 1), labels.repeat(2, 1)), gamma.repeat(2, 1))
     for name, target in whole.state_dict().items():
         assert_close(model.state_dict()[name], 0.5 * (before[name] + target))
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("full", [False, True])
+def test_categories_of_all_columns_together_give_what_they_give_column_by_column(full, missing):
+    """Where no number is missing, two mixtures side by side."""
+    x, labels, gamma = table(missing)
+    starts, found = [gamma, gamma.flip(0)], []
+    models = [ObservedMixture(LEVELS, K, N, (2, 3), PRIOR, full) for _ in starts]
+    for model in models:
+        model.forget()
+    seen = models[0].packed(x, labels)
+    together = ascended(models, seen, starts, 4, math.inf, 0.0, learn=False)
+    for start in starts:
+        alone = ObservedMixture(LEVELS, K, N, (2, 3), PRIOR, full)
+        alone.forget()
+        for _ in range(4):
+            ascend(alone, seen, start)
+            rows = alone.table(seen)
+            start = rows.softmax(-1)
+        found.append((alone, bound_of(alone, rows), start))
+    for reached, (alone, bound, after) in zip(together, found, strict=True):
+        assert reached.bound == pytest.approx(bound, rel=1e-12)
+        assert_close(reached.gamma, after, rtol=1e-10, atol=1e-10)
+        for name, value in alone.state_dict().items():
+            assert_close(reached.model.state_dict()[name], value, rtol=1e-10, atol=1e-10)
