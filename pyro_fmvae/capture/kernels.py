@@ -154,14 +154,12 @@ class ConjugateGibbs(GibbsKernel):
         return {name: torch.stack([each[name] for each in kept], dim) for name in values}
 
     def draw_number(self, name: str, here: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See :meth:`GibbsKernel.draw_number`."""
         if name not in self._replays:
             return super().draw_number(name, here, values)
         (found,) = self._replays[name](here, *values.values())
         return {**values, name: found.clone()}
 
     def draw_others(self, values: dict[str, Tensor], proper: list[Tensor] | None = None) -> dict[str, Tensor]:
-        """See :meth:`GibbsKernel.draw_others`."""
         if not self._replays:
             return super().draw_others(values, proper)
         *found, are_proper = self._replays[_OTHERS](*values.values())

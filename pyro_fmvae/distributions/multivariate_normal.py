@@ -190,7 +190,6 @@ class MultivariateNormalFamily(ExponentialFamily):
         return self.stats_from_standard(m - centre, tril)
 
     def relative_entropy(self, natural: Tensor, prior: Tensor, stats: Tensor | None = None) -> Tensor:
-        """See :meth:`divergence`."""
         return self.divergence(self.unpack(natural), self.unpack(prior))
 
     @staticmethod

@@ -300,7 +300,6 @@ class _Row(dist.TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """See :meth:`TableObservation.mean`."""
         return self.observation.mean(self.given)
 
     def log_prob(self, value: Tensor) -> Tensor:

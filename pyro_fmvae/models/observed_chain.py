@@ -93,12 +93,10 @@ class ChainSites(TableSites):
         return found
 
     def numbers_prior(self) -> Any:
-        """See :meth:`TableSites.numbers_prior`."""
         given = super().numbers_prior()
         return regression_prior(given, torch.ones(len(self.covariates))) if self.covariates else given
 
     def learnt_prior(self) -> LearntPrior:
-        """See :meth:`TableSites.learnt_prior`."""
         if not self.covariates:
             return super().learnt_prior()
         given = self.prior.numbers is not None
@@ -125,7 +123,6 @@ class ChainSites(TableSites):
         return found
 
     def log_likelihoods(self, child: str, values: Any, stats: Tensor, others: Tensor) -> Tensor:
-        """See :meth:`TableSites.log_likelihoods`."""
         if isinstance(values, RegressedNumbers):
             return values.log_likelihoods(stats)
         if child != SHARES:
@@ -141,7 +138,6 @@ class ChainSites(TableSites):
         stats: Tensor,
         scale: Tensor | float = 1.0,
     ) -> Tensor:
-        """See :meth:`TableSites.conjugate`."""
         if isinstance(values, RegressedNumbers):
             return values.update(prior, gamma, scale)
         if child != SHARES:
@@ -379,7 +375,6 @@ class ObservedChain(TablePosterior):
         return regressed_emission(numbers, self.sites.full, covariates, there)
 
     def program_numbers(self) -> Tensor:
-        """See :meth:`TablePosterior.program_numbers`."""
         if not self.sites.covariates:
             return super().program_numbers()
         natural = self.natural(parameter_of(NUMBERS)).natural

@@ -164,7 +164,6 @@ class SequenceRun(EstimatorRun):
     config: SequenceOptions
 
     def read(self, path: Path) -> "TimedRows":
-        """See :meth:`EstimatorRun.read`."""
         config, unseen = self.config, dict[str, Counter[str]]()
         for option, name in (("time", config.time), ("series", config.series)):
             if name in (STATES, CHANCES):
@@ -269,14 +268,12 @@ class SequenceRun(EstimatorRun):
 
     @property
     def said(self) -> str:
-        """See :attr:`EstimatorRun.said`."""
         known = self.known
         kinds = dict.fromkeys(known["categorical"], "category") | dict.fromkeys(known["counts"], "count")
         each = (f"{name} ({kinds.get(place, 'number')})" for place, name in enumerate(known["names"]))
         return f"columns: {', '.join(each)}"
 
     def make(self) -> HiddenMarkovModel:
-        """See :meth:`EstimatorRun.make`."""
         known = self.known
         numbers = len(known["columns"]) - len(known["categorical"]) - len(known["counts"])
         return HiddenMarkovModel(
@@ -289,12 +286,10 @@ class SequenceRun(EstimatorRun):
         )
 
     def learn(self, data: "TimedRows") -> None:
-        """See :meth:`EstimatorRun.learn`."""
         first = data.before(self.test)
         self.estimator = self.make().fit(first.x, lengths=first.lengths)
 
     def measures(self, data: "TimedRows", own: bool) -> dict[str, Any]:
-        """See :meth:`EstimatorRun.measures`."""
         total, number = self.estimator.score(data.x, lengths=data.lengths), len(data.x)
         first = data.before(self.test if own else 0.0)
         if len(first.x) < number:
@@ -309,7 +304,6 @@ class SequenceRun(EstimatorRun):
         }
 
     def codes(self, data: "TimedRows") -> dict[str, np.ndarray]:
-        """See :meth:`EstimatorRun.codes`."""
         model, back = self.estimator, np.argsort(data.places)
         found = {} if data.times is None else {str(self.config.time): data.times}
         if self.config.series is not None:
@@ -319,7 +313,6 @@ class SequenceRun(EstimatorRun):
         return found
 
     def tables(self, data: "TimedRows") -> dict[str, list[list[str]]]:
-        """See :meth:`EstimatorRun.tables`."""
         model, names = self.estimator, self.known["names"]
         shares = model.predict_proba(data.x, lengths=data.lengths).mean(0)
         means, moves = model.state_means(), model.transmat_
@@ -406,7 +399,6 @@ class TextRun(EstimatorRun):
     name = TOPICS
 
     def read(self, path: Path) -> "Texts":
-        """See :meth:`EstimatorRun.read`."""
         names = find_texts(path)
         if not names:
             raise ValueError(f"data: expected a folder of .txt files alone, got {path}")
@@ -426,11 +418,9 @@ class TextRun(EstimatorRun):
 
     @property
     def said(self) -> str:
-        """See :attr:`EstimatorRun.said`."""
         return f"{len(self.known['tested']):,} texts are kept for testing"
 
     def make(self) -> TopicModel:
-        """See :meth:`EstimatorRun.make`."""
         return TopicModel(self.number or TopicModel().n_components, random_state=self.config.seed)
 
     def learn(self, data: "Texts") -> None:
@@ -444,7 +434,6 @@ class TextRun(EstimatorRun):
         self.estimator = self.make().fit([[word for word in text if word in taken] for text in texts])
 
     def measures(self, data: "Texts", own: bool) -> dict[str, Any]:
-        """See :meth:`EstimatorRun.measures`."""
         tested = np.isin(data.names, self.known["tested"]) if own and self.known["tested"] else None
         rows = data if tested is None else data.select(tested)
         model, vocabulary = self.estimator, set(self.estimator.vocabulary_)
@@ -463,12 +452,10 @@ class TextRun(EstimatorRun):
         return found
 
     def codes(self, data: "Texts") -> dict[str, np.ndarray]:
-        """See :meth:`EstimatorRun.codes`."""
         shares = self.estimator.transform(data.words)
         return {"text": data.names, "topic": shares.argmax(1), "share": shares}
 
     def tables(self, data: "Texts") -> dict[str, list[list[str]]]:
-        """See :meth:`EstimatorRun.tables`."""
         shares, coherence = self._shares(data), self._coherence(data)
         rows = [["topic", "share of the words", "NPMI", "most probable words"]]
         for topic, words in enumerate(self.estimator.top_words(TOP_WORDS)):
