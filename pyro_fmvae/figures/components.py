@@ -14,6 +14,7 @@ MOST = 64
 
 _TARGET = 64
 _WIDEST = 1120  # pixels of a line, so that captions can be read where the figure is made smaller
+_COLUMNS = 16
 _GAP = 6
 _CAPTION = 20
 _HEAD = 46
@@ -32,26 +33,19 @@ class _Block(NamedTuple):
     width: int
 
 
-def component_grid(factors: Factors, base: Tensor | None = None, cols: int = 16) -> Figure:
+def component_grid(factors: Factors) -> Figure:
     """An image of every component's mean, factor by factor, from the most to the least used.
 
-    All other blocks of z stay at ``base``. The caption below an image is :func:`caption`. Unused components
-    are washed out. At most 64 components are shown per factor, and the heading says how many are left out.
-
-    Args:
-        factors: factors of a model of images.
-        base: z [I·D]; if left out, the location of each factor's most used component.
-        cols: images side by side; fewer where the line would be wider than 1,120 pixels.
+    All other blocks of z stay at the location of their most used component. The caption below an image is
+    :func:`caption`. Unused components are washed out. At most 64 components are shown per factor, and the
+    heading says how many are left out.
 
     Raises:
-        ValueError: an argument of the wrong shape, or a decoder that does not return images.
+        ValueError: a decoder that does not return images.
     """
-    if cols < 1:
-        raise ValueError(f"cols: expected a number >= 1, got {cols}")
-    factors.check_base(base)
     orders = [factors.order(factor)[:MOST] for factor in range(len(factors.sizes))]
     images = [
-        as_images("decode", factors.at_components(factor, order, base)) for factor, order in enumerate(orders)
+        as_images("decode", factors.at_components(factor, order)) for factor, order in enumerate(orders)
     ]
     size = cell_size(images[0], _TARGET)
     captions = [
@@ -60,7 +54,7 @@ def component_grid(factors: Factors, base: Tensor | None = None, cols: int = 16)
     ]
     widest = max(text_width(text, _SMALL) for block in captions for text in block)
     pitch = max(size[1], math.ceil(widest) + 4) + _GAP
-    cols = min(cols, max(1, _WIDEST // pitch))
+    cols = min(_COLUMNS, max(1, _WIDEST // pitch))
     blocks, width, height = _arrange([len(order) for order in orders], cols, pitch, size[0] + _CAPTION)
     page = Page(width, height)
     for factor, block in enumerate(blocks):

@@ -132,12 +132,6 @@ class Factors:
             raise ValueError("factors: this picture needs 'draw', which was left out")
         return in_parts(self.draw, z)
 
-    def check_base(self, base: Tensor | None) -> None:
-        """Raise ValueError unless a base is None or one latent vector [I·D]."""
-        size = sum(mean.shape[1] for mean in self.means)
-        if base is not None and base.shape != (size,):
-            raise ValueError(f"base: expected shape [{size}], got {list(base.shape)}")
-
 
 def with_block(z: Tensor, block: Tensor, factor: int) -> Tensor:
     """Copy z [n, I·D] with the block of one factor replaced by another [n, D]."""

@@ -15,32 +15,23 @@ _DARK = 0.21  # luminance below which white is easier to read than ink
 
 
 def property_matrix(
-    values: Array,
-    row_names: Sequence[str],
-    column_names: Sequence[str],
-    title: str,
-    low: float = 0.0,
-    high: float = 1.0,
+    values: Array, row_names: Sequence[str], column_names: Sequence[str], title: str
 ) -> Figure:
-    """A heat map from white to dark with the number in every cell.
+    """A heat map from white, 0, to dark, 1, with the number in every cell.
 
     Args:
         values: finite floats [rows, columns].
         row_names: one per row, for example of factors.
         column_names: one per column, for example of properties.
         title: title above the map; long titles are wrapped.
-        low: value of white.
-        high: value of the darkest colour.
 
     Raises:
-        ValueError: values of another shape, or ``low`` >= ``high``.
+        ValueError: values of another shape.
     """
     numbers = as_array("values", values)
     if numbers.shape != (len(row_names), len(column_names)) or not numbers.size:
         expected = [len(row_names), len(column_names)]
         raise ValueError(f"values: expected shape {expected}, of the names, got {list(numbers.shape)}")
-    if not -math.inf < low < high < math.inf:
-        raise ValueError(f"low, high: expected finite numbers, low < high, got {low} and {high}")
     digits = max(0, 2 - max(0, math.floor(math.log10(abs(numbers).max() or 1.0))))
     cells = [[_number(value, digits) for value in row] for row in numbers]
     rows = [shorten(name, _LONGEST_NAME, 8, keep_end=True) for name in row_names]
@@ -53,14 +44,14 @@ def property_matrix(
     right = indent + pitch * len(columns)
     width = max(right + MARGIN, 300)
     titles = wrap(title, width - 2 * MARGIN, 10, weight="bold")
-    note = f"White is {_number(low, digits)} or less, the darkest blue {_number(high, digits)} or more."
+    note = f"White is {_number(0, digits)} or less, the darkest blue {_number(1, digits)} or more."
     notes = wrap(note, width - 2 * MARGIN, 8)
     top = MARGIN + 22 * len(titles) + 10 + (longest if upright else 16) + 6
     page = Page(width, top + _CELL * len(rows) + 6 + NOTE * len(notes) + MARGIN)
     for number, line in enumerate(titles):
         page.text(MARGIN, MARGIN + 22 * number + 14, line, 10, weight="bold", va="baseline")
     axes = page.axes(indent, top, right - indent, _CELL * len(rows))
-    axes.imshow(numbers, cmap=_COLOURS, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+    axes.imshow(numbers, cmap=_COLOURS, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     frame(axes)
     for column, name in enumerate(columns):
         centre = indent + (column + 0.5) * pitch
@@ -71,8 +62,7 @@ def property_matrix(
         middle = top + (row + 0.5) * _CELL
         page.text(indent - 8, middle, name, 8, ha="right")
         for column, text in enumerate(cells[row]):
-            shade = colours((numbers[row, column] - low) / (high - low))
-            dark = _luminance(shade) < _DARK
+            dark = _luminance(colours(numbers[row, column])) < _DARK
             centre = indent + (column + 0.5) * pitch
             page.text(centre, middle, text, 7, ha="center", color="white" if dark else INK)
     page.notes(notes, top + _CELL * len(rows) + 6)

@@ -74,24 +74,14 @@ def test_use_is_written_of_few_units_only(count, written):
 
 
 def test_use_is_written_in_full_above_narrow_tiles():
-    figure = dictionary(np.ones((60, 9, 2)), columns=60, order=np.linspace(0.5, 1, 60))
+    figure = dictionary(np.ones((60, 9, 2)), order=np.linspace(0.5, 1, 60))
     assert texts(figure)[0] == "1.00" and texts(figure)[59] == "0.50"
     assert overlaps(figure) == []
 
 
-def test_titles_go_with_their_units():
-    figure = dictionary(UNITS, titles=list("abcdef"), order=USE)
-    assert texts(figure)[:6] == list("aecfbd")
-    assert texts(dictionary(UNITS))[0].startswith("Each unit")
-    assert texts(dictionary(UNITS, titles=list("abcdef")))[:6] == list("abcdef")
-
-
-@pytest.mark.parametrize(
-    ("count", "columns", "expected"),
-    [(8, None, 4), (64, None, 8), (512, None, 32), (13, None, 7), (1, None, 1), (7, 3, 3), (2, 9, 2)],
-)
-def test_columns(count, columns, expected):
-    places = corners(dictionary(np.ones((count, 3, 3)), columns=columns))
+@pytest.mark.parametrize(("count", "expected"), [(8, 4), (64, 8), (512, 32), (13, 7), (1, 1)])
+def test_columns(count, expected):
+    places = corners(dictionary(np.ones((count, 3, 3))))
     assert len(set(places[:, 0])) == expected
     assert len(set(places[:, 1])) == -(-count // expected)
     assert (np.lexsort((places[:, 0], places[:, 1])) == np.arange(count)).all()
@@ -103,8 +93,6 @@ def test_columns(count, columns, expected):
 def test_no_text_overlaps(count, size):
     units = np.zeros((count, *size))
     assert overlaps(dictionary(units, order=np.linspace(0, 1, count))) == []
-    if count <= 64:
-        assert overlaps(dictionary(units - 1, titles=["a unit with a name" for _ in range(count)])) == []
 
 
 @pytest.mark.parametrize(
@@ -113,8 +101,6 @@ def test_no_text_overlaps(count, size):
         ({"units": UNITS[0]}, r"units: expected at least one unit \[H, h, w\], got shape \[4, 5\]"),
         ({"units": UNITS[:0]}, r"units: expected at least one unit .* got shape \[0, 4, 5\]"),
         ({"units": UNITS * np.nan}, "units: expected finite values"),
-        ({"titles": ["a"]}, "titles: expected one for each of 6 units, got 1"),
-        ({"columns": 0}, "columns: expected a number >= 1, got 0"),
         ({"order": USE[:5]}, r"order: expected shape \[6\], got \[5\]"),
         ({"order": USE + np.inf}, "order: expected finite values"),
     ],

@@ -17,10 +17,10 @@ def colours(figure):
 
 def test_numbers_and_shades():
     values = torch.tensor([[0.0, 0.5, 1.0], [0.125, -0.25, 2.0]])
-    figure = property_matrix(values, ["a", "b"], ["u", "v", "w"], "Leakage", low=-0.25, high=1)
+    figure = property_matrix(values, ["a", "b"], ["u", "v", "w"], "Leakage")
     (image,) = figure.findobj(AxesImage)
     np.testing.assert_array_equal(image.get_array(), values)
-    assert image.get_clim() == (-0.25, 1)
+    assert image.get_clim() == (0, 1)
     assert {"0.00", "0.50", "1.00", "0.12", "−0.25", "2.00", "Leakage", "a", "b", "u", "v", "w"} <= set(
         texts(figure)
     )
@@ -32,7 +32,7 @@ def test_numbers_and_shades():
 
 def test_each_number_stands_in_its_cell():
     values = np.arange(6.0).reshape(2, 3)
-    figure = property_matrix(values, ["a", "b"], ["u", "v", "w"], "", 0, 5)
+    figure = property_matrix(values, ["a", "b"], ["u", "v", "w"], "")
     figure.canvas.draw()
     (axes,) = figure.axes
     for text in figure.texts:
@@ -51,7 +51,7 @@ def test_each_number_stands_in_its_cell():
     ],
 )
 def test_as_many_digits_as_there_is_room_for(values, expected):
-    assert expected <= set(texts(property_matrix(values, ["a"], ["u", "v"], "", 0, 1)))
+    assert expected <= set(texts(property_matrix(values, ["a"], ["u", "v"], "")))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 6), (10, 40), (2, 12)])
@@ -60,12 +60,12 @@ def test_no_text_overlaps(rows, columns, length):
     values = np.random.default_rng(0).uniform(-1000, 1000, (rows, columns))
     names = [" ".join(NAMES[n % 7 :] + NAMES[: n % 7])[: 8 * length**2] for n in range(40)]
     title = " ".join(NAMES * length)
-    assert overlaps(property_matrix(values, names[:rows], names[:columns], title, -1000, 1000)) == []
+    assert overlaps(property_matrix(values, names[:rows], names[:columns], title)) == []
 
 
 def test_readable_on_every_shade():
     values = np.linspace(0, 1, 101)[None]
-    figure = property_matrix(values, ["a"], [str(n) for n in range(101)], "", 0, 1)
+    figure = property_matrix(values, ["a"], [str(n) for n in range(101)], "")
     cells = [text for text in figure.texts if "." in text.get_text() and text.get_fontsize() == 7]
     assert len(cells) == 101
     for text in cells:
@@ -81,19 +81,16 @@ def luminance(colour):
 
 
 @pytest.mark.parametrize(
-    ("values", "limits", "message"),
+    ("values", "message"),
     [
-        (np.zeros((2, 2)), (0, 1), r"values: expected shape \[1, 2\], of the names, got \[2, 2\]"),
-        (np.zeros((1, 2), dtype=int), (0, 1), "values: expected floats or bools"),
-        (np.full((1, 2), np.nan), (0, 1), "values: expected finite values"),
-        (np.zeros((1, 2)), (1, 1), "low, high: expected finite numbers, low < high, got 1 and 1"),
-        (np.zeros((1, 2)), (0, np.inf), "low, high: expected finite numbers"),
-        (np.zeros((1, 2)), (np.nan, 1), "low, high: expected finite numbers"),
+        (np.zeros((2, 2)), r"values: expected shape \[1, 2\], of the names, got \[2, 2\]"),
+        (np.zeros((1, 2), dtype=int), "values: expected floats or bools"),
+        (np.full((1, 2), np.nan), "values: expected finite values"),
     ],
 )
-def test_errors(values, limits, message):
+def test_errors(values, message):
     with pytest.raises(ValueError, match=message):
-        property_matrix(values, ["a"], ["u", "v"], "", *limits)
+        property_matrix(values, ["a"], ["u", "v"], "")
 
 
 def test_no_rows():
