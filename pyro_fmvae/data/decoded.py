@@ -79,11 +79,7 @@ def write_npy(target: Path, shape: tuple[int, ...], dtype: np.dtype, parts: Iter
 
 
 def decoded_rows(
-    source: Path,
-    key: str,
-    shape: tuple[int, ...],
-    dtype: np.dtype,
-    parts: Callable[[], Iterable[np.ndarray]],
+    source: Path, key: str, shape: tuple[int, ...], dtype: np.dtype, parts: Callable[[], Iterable[np.ndarray]]
 ) -> Path:
     """Decode the rows of a file into ``~/.cache/pyro_fmvae/tables``, unless an earlier call has done so.
 

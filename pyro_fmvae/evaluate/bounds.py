@@ -76,10 +76,7 @@ def bound(
 
 
 def tighter_bounds(
-    model: Evaluable,
-    batches: Iterable[tuple[Tensor, ...]],
-    num_samples: int,
-    seed: int = 0,
+    model: Evaluable, batches: Iterable[tuple[Tensor, ...]], num_samples: int, seed: int = 0
 ) -> dict[str, float]:
     """The collapsed bound, and its importance-weighted form (Burda et al., 2016).
 

@@ -91,10 +91,7 @@ class Leakage:
 
 
 def leakage(
-    train: Encodings,
-    test: Encodings,
-    own: Sequence[int | None],
-    probe: Callable[[], Any] = linear_probe,
+    train: Encodings, test: Encodings, own: Sequence[int | None], probe: Callable[[], Any] = linear_probe
 ) -> Leakage:
     """Fit a probe for every pair of a block and a property.
 

@@ -33,9 +33,7 @@ class _MatrixPanel(NamedTuple):
 
 
 def correlation_matrices(
-    correlations: Mapping[str, Array],
-    source_names: Sequence[str],
-    blocks: Mapping[str, int],
+    correlations: Mapping[str, Array], source_names: Sequence[str], blocks: Mapping[str, int]
 ) -> Figure:
     """A heat map for each model, a row per source and a column per latent.
 

@@ -11,11 +11,7 @@ from pyro_fmvae.figures.page import FAINT, MARGIN, QUIET, Axes, Figure, Page, pl
 
 _PHASES = ("#e6eef8", "#fbf2dc", "#e6f3e6", "#f2e9f6", "#eeeeee")
 _BOUND = (("elbo", "ELBO", "#16457f"), ("reconstruction", "reconstruction", "#d2691e"))
-_KL = (
-    ("kl_z", "KL[z]", "#1f8a66"),
-    ("kl_r", "KL[r]", "#8b49a6"),
-    ("kl_global", "KL[global]", "#808080"),
-)
+_KL = (("kl_z", "KL[z]", "#1f8a66"), ("kl_r", "KL[r]", "#8b49a6"), ("kl_global", "KL[global]", "#808080"))
 _WIDTH, _INDENT, _RIGHT = 940, 104, 36
 _LINE = 22
 

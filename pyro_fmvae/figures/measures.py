@@ -40,10 +40,7 @@ class _MeanCurve(NamedTuple):
 
 
 def measure_curves(
-    measured: Mapping[str, Mapping[float, Sequence[float]]],
-    x_label: str,
-    y_label: str,
-    log: bool = False,
+    measured: Mapping[str, Mapping[float, Sequence[float]]], x_label: str, y_label: str, log: bool = False
 ) -> Figure:
     """Mean and standard deviation over seeds, with a curve per model; the legend gives the number of seeds.
 

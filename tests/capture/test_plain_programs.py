@@ -9,11 +9,7 @@ import torch
 
 from pyro_fmvae.capture import CapturedSVI, CaptureError
 from pyro_fmvae.infer import AutoConjugate, ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
-from tests.infer.plain.idioms import (
-    affine_function_of_a_normal,
-    weibull_of_known_shape,
-    weibull_of_shape_one,
-)
+from tests.infer.plain.idioms import affine_function_of_a_normal, weibull_of_known_shape, weibull_of_shape_one
 from tests.infer.plain.mixtures import dirichlet_process_mixture, mixture_of_unknown_common_scale
 from tests.infer.plain.regressions import regression_of_unknown_noise
 from tests.infer.plain.sequences import poisson_hidden_markov_model

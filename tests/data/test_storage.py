@@ -7,11 +7,7 @@ from pyro_fmvae.data.storage import as_float, luminance, sample_binary, to_store
 
 @pytest.mark.parametrize(
     "stored",
-    [
-        torch.tensor([False, True]),
-        torch.tensor([0, 255], dtype=torch.uint8),
-        torch.tensor([0.0, 1.0]),
-    ],
+    [torch.tensor([False, True]), torch.tensor([0, 255], dtype=torch.uint8), torch.tensor([0.0, 1.0])],
 )
 def test_the_dtype_says_the_scale(stored):
     assert as_float(stored).dtype == torch.float32

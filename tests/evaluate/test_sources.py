@@ -17,13 +17,7 @@ SOURCES = _rng.standard_normal((300, 4)) * (_rng.random((300, 4)) < 0.5)
 LATENTS = SOURCES @ _rng.standard_normal((4, 6)) + _rng.standard_normal((300, 6)) + 0.3
 
 # Three sources in blocks of 1 and 2; the third latent is not active.
-TABLE = np.array(
-    [
-        [0.8, 0.1, 0.0, 0.3],
-        [0.0, 0.6, 0.0, 0.3],
-        [0.2, 0.5, 0.0, 0.1],
-    ]
-)
+TABLE = np.array([[0.8, 0.1, 0.0, 0.3], [0.0, 0.6, 0.0, 0.3], [0.2, 0.5, 0.0, 0.1]])
 BLOCKS = (1, 2)
 
 

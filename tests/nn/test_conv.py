@@ -226,10 +226,7 @@ def test_a_quarter_of_the_width_is_a_sixteenth_of_the_convolutions(shape):
             lambda: ConvEncoder(COLOUR, 4, NARROW)(torch.zeros(5, 3, 64, 64)),
             r"x must have shape \[\.\.\., 64, 64, 3\], got \[5, 3, 64, 64\]",
         ),
-        (
-            lambda: ConvDecoder(4, DIGITS)(torch.zeros(5, 3)),
-            r"z must have shape \[\.\.\., 4\], got \[5, 3\]",
-        ),
+        (lambda: ConvDecoder(4, DIGITS)(torch.zeros(5, 3)), r"z must have shape \[\.\.\., 4\], got \[5, 3\]"),
     ],
 )
 def test_errors_name_the_argument(make, message):

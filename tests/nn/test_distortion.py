@@ -73,12 +73,7 @@ def test_maps_fill_their_intervals_and_no_more(strength):
     angle = torch.atan2(linear[:, 1, 0], linear[:, 0, 0])
     inverse_turn = torch.stack([angle.cos(), angle.sin()], -1)
     shear = (linear[:, :, 1] * inverse_turn).sum(-1) / scale
-    for value, reach in (
-        (angle, math.radians(25)),
-        (scale.log(), 0.2),
-        (shear, 0.4),
-        (shift, 2 * 3 / 28),
-    ):
+    for value, reach in ((angle, math.radians(25)), (scale.log(), 0.2), (shear, 0.4), (shift, 2 * 3 / 28)):
         assert 0.99 * strength * reach < value.max() <= strength * reach * (1 + 1e-9)
         assert -0.99 * strength * reach > value.min() >= -strength * reach * (1 + 1e-9)
         assert abs(value.mean()) < 0.02 * strength * reach

@@ -34,9 +34,7 @@ def data():
 
 @parametrize_with_checks(
     [
-        BayesianMixture(2),
-        BayesianMixture(2, n_clusters="auto", n_init=1),
-        BayesianMixture(n_components=2, n_init=1, batch_size=7, tol=1e-3),
+        BayesianMixture(2, n_clusters="auto", n_init=1, batch_size=7, tol=1e-3),
         BayesianMixture(
             covariance_type="diag", weight_concentration_prior_type="dirichlet_process", n_init=1, tol=1e-3
         ),

@@ -33,9 +33,7 @@ def lines():
     return x, np.where(on, 2 * x[:, 0] + 1, -x[:, 0]) + rng.normal(0, 0.2, 200), on
 
 
-@parametrize_with_checks(
-    [BayesianRegression(), BayesianRegression(likelihood="student"), BayesianRegression(2, n_init=2)]
-)
+@parametrize_with_checks([BayesianRegression(), BayesianRegression(2, n_init=2, likelihood="student")])
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 

@@ -12,7 +12,6 @@ from pyro_fmvae.app.commands.output_files import TABLES, output_file, save_array
 from pyro_fmvae.app.commands.row_tables import (
     H5AD,
     PARQUET,
-    check_annotates,
     encoded_columns,
     given_parts,
     named_parts,
@@ -49,7 +48,8 @@ def encode(
         return _encode_by(found, data, split, out)
     opened = Run.open(Path(run))
     target = output_file(opened, out, (".npz", *TABLES, H5AD), data=data)
-    check_annotates(data, target)
+    if target.suffix == H5AD and (data is None or Path(data).suffix != H5AD):
+        raise ValueError(f"out: a {H5AD} file is written beside the data of one: give --data cells{H5AD}")
     place = resolve_device(device)
     model = opened.load_model(place)
     rows, _ = rows_of(opened, data, data_root, split, by_name=False)

@@ -281,9 +281,5 @@ def _number(value: float) -> float | None:
 
 
 COMMAND = Command(
-    "evaluate",
-    "print measures of a run as one JSON object",
-    "Evaluate a run.",
-    add_arguments,
-    evaluate,
+    "evaluate", "print measures of a run as one JSON object", "Evaluate a run.", add_arguments, evaluate
 )

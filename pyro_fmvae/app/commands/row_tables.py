@@ -239,12 +239,6 @@ def _grouped(parts: Iterable[Mapping[str, np.ndarray]]) -> Iterator[dict[str, np
 # Encodings beside the data that they are of, in a .h5ad file of AnnData.
 
 
-def check_annotates(data: str | None, target: Path) -> None:
-    """Raise ValueError if a .h5ad file is to be written, but the data are none."""
-    if target.suffix == H5AD and (data is None or Path(data).suffix != H5AD):
-        raise ValueError(f"out: a {H5AD} file is written beside the data of one: give --data cells{H5AD}")
-
-
 def save_annotated(run: Run, source: Path, target: Path, arrays: Mapping[str, np.ndarray]) -> list[str]:
     """Write a copy of a .h5ad file with the encodings of its rows, in one step; make missing folders.
 

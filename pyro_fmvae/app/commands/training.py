@@ -29,10 +29,7 @@ from pyro_fmvae.app.recipes.registry import (
     titles,
 )
 from pyro_fmvae.app.runs.launching import first_alone, first_before_others, is_restart_of
-from pyro_fmvae.app.runs.run import (
-    DERIVED,
-    saved,
-)
+from pyro_fmvae.app.runs.run import DERIVED, saved
 from pyro_fmvae.app.runs.training import CHANGEABLE, train
 from pyro_fmvae.app.runs.training import resume as resume_run
 from pyro_fmvae.data.registry import LOADERS

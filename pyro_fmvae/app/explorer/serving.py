@@ -32,10 +32,7 @@ LARGEST: Final = "64mb"  # of a picture
 
 
 def serve(
-    explored: Exploration,
-    host: str = LOCAL,
-    port: int | None = None,
-    ready: Callable[[str], None] = print,
+    explored: Exploration, host: str = LOCAL, port: int | None = None, ready: Callable[[str], None] = print
 ) -> None:
     """Show the page until Ctrl-C.
 

@@ -16,18 +16,13 @@ from pyro_fmvae.app.recipes.pictures import (
     true_sources,
 )
 from pyro_fmvae.app.recipes.recipe import Recipe
-from pyro_fmvae.app.recipes.settings import shared_defaults
 from pyro_fmvae.data import Batches, Dataset, SparseOptions, Split
 from pyro_fmvae.data.registry import LOADERS, SCENES
 from pyro_fmvae.data.sets.bars import NAMES, bars_truth
 from pyro_fmvae.evaluate.recovery import match_units
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.infer.natural_gradient import RobbinsMonro
-from pyro_fmvae.learn.options import (
-    CoderOptions,
-    check_iterations,
-    refuse,
-)
+from pyro_fmvae.learn.options import CoderOptions, refuse
 from pyro_fmvae.learn.phase import check_spread
 
 WHOLE, BATCH = 2000, 1000  # points up to which a batch holds all; how many it holds of more
@@ -79,13 +74,13 @@ class CoderRecipe(Recipe[_Options]):
         return cls.splits_patches and (config.patch_size is not None or config.data == SCENES)
 
     @classmethod
-    def _defaults(cls, config: _Options, dataset: Dataset) -> dict[str, Any]:
+    def defaults_for(cls, config: _Options, dataset: Dataset) -> dict[str, Any]:
         """Defaults of :class:`CoderOptions`, but for ``starts``, ``sweeps`` and ``temperature``."""
         bars = config.data in NAMES
         return {
             "latent_dim": 2 * dataset.event_shape[0] if bars else UNITS,
             "batch_size": batch_size(config, dataset),
-            **shared_defaults(config),
+            **super().defaults_for(config, dataset),
             "on_off": cls._split_patches(config),
             "final_learning_rate": 0.1 * config.learning_rate,
         }
@@ -96,14 +91,14 @@ class CoderRecipe(Recipe[_Options]):
         return EPOCHS * -(-len(dataset.train) // batch_size(config, dataset))
 
     @classmethod
-    def _check(cls, config: _Options, dataset: Dataset) -> None:
-        """Raise ValueError unless there is something to learn, and every option has an effect."""
-        check_iterations(config)
+    def check(cls, config: _Options, dataset: Dataset) -> _Options:
+        """There is something to learn, and every option has an effect."""
         check_spread(dataset.train.observations)
         if config.patch_size is None and config.data != SCENES:
             refuse(config, ("patches", "whiten"), "--patch-size")
         if is_whole(config, dataset):
             refuse(config, ("em_forgetting",), "batches in closed form")
+        return super().check(config, dataset)
 
     @property
     def misgiving(self) -> str:

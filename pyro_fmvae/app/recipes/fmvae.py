@@ -7,8 +7,8 @@ from typing import Any, Final
 import torch
 
 from pyro_fmvae.app.recipes.labelling import check_labels, check_numbered, own_labelled
-from pyro_fmvae.app.recipes.network_defaults import network_defaults, setting
-from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, check_views, networks, view_of
+from pyro_fmvae.app.recipes.network_defaults import setting
+from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_views, networks, view_of
 from pyro_fmvae.app.recipes.pictures import cluster_figure, factor_figures
 from pyro_fmvae.app.recipes.settings import budgets_of, hyperprior_of, is_own
 from pyro_fmvae.data import Batches, Dataset, Split, hide_labels, whole
@@ -18,13 +18,7 @@ from pyro_fmvae.learn.cluster_tree import Clusters
 from pyro_fmvae.learn.fitting import fit
 from pyro_fmvae.learn.fmvae_phases import Pretraining, draw_views, encode_some, fmvae_phases
 from pyro_fmvae.learn.independent_components import found_sizes
-from pyro_fmvae.learn.options import (
-    AUTO,
-    FMVAEOptions,
-    check_iterations,
-    completed,
-    refuse,
-)
+from pyro_fmvae.learn.options import AUTO, FMVAEOptions, completed, refuse
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import VAE, FactorialMixtureVAE
 from pyro_fmvae.models.label_predictor import LabelPredictor
@@ -34,12 +28,7 @@ from pyro_fmvae.models.label_predictor import LabelPredictor
 
 LABEL_WEIGHT = 100.0
 _BY_SETTING: dict[str, dict[str, Any]] = {
-    "smiley": {
-        "labels": 0.1,
-        "independence_weight": 3.0,
-        "prior_iterations": 100,
-        "refine_iterations": 1500,
-    },
+    "smiley": {"labels": 0.1, "independence_weight": 3.0, "prior_iterations": 100, "refine_iterations": 1500},
     "sprites": {
         "labels": 0.05,
         "label_weight": 1000.0,
@@ -84,44 +73,6 @@ EXAMPLES: Final = 1000
 """From which the decoder starts."""
 
 
-def fmvae_defaults(config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
-    """Values by name of all options whose default depends on the data."""
-    kind = setting(config, dataset)
-    defaults = network_defaults(config, dataset) | {"label_weight": LABEL_WEIGHT}
-    defaults |= _BY_SETTING.get(kind, {})
-    chosen = completed(config, defaults)
-    unnamed = not chosen.labels or len(trained_labels(config, dataset)) < len(dataset.label_names)
-    if kind == "sprites" and unnamed and config.pretrained is None:
-        defaults["pretrain_iterations"] = UNLABELLED_SPRITES
-        chosen = completed(config, defaults)
-    pretrained = chosen.pretrained is not None or bool(chosen.pretrain_iterations)
-    if pretrained:
-        defaults |= PRETRAINED
-    if pretrained or chosen.per_value > 1:
-        defaults["label_distance"] = 0.0
-    if kind == "smiley" and not chosen.labels:
-        defaults |= SMILEYS_WITHOUT_LABELS
-    if is_own(config) and not config.labels and kind != "columns":
-        factors = tuple(min(components, OWN_COMPONENTS) for components in defaults["factors"])
-        defaults |= OWN_CLUSTERS | {
-            "factors": factors,
-            "refine_iterations": (chosen.joint_iterations or 0) // 3,
-        }
-    if config.labels and kind not in ("smiley", "sprites"):
-        names = trained_labels(config, dataset)
-        if config.factors in (None, AUTO):
-            check_numbered(dataset, names)
-        of_labels = tuple(config.per_value * max(size, 1) for size in dataset.label_sizes[: len(names)])
-        defaults["factors"] = (*of_labels, *defaults["factors"])
-        if is_own(config):
-            train, labels = dataset.train, None
-            if train.labels is not None:
-                labels = hide_labels(train, config.labels, config.seed)[:, : len(names)]
-            closed = config.factors is None and not pretrained
-            defaults |= own_labelled(dataset, labels, config.spread, closed)
-    return defaults
-
-
 def trained_labels(config: FMVAEOptions, dataset: Dataset) -> tuple[str, ...]:
     """Names of the labels that are trained on."""
     return dataset.label_names if config.label_names is None else config.label_names
@@ -137,30 +88,69 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
     gaussian_codes = True
 
     @classmethod
-    def resolve(cls, config: FMVAEOptions, dataset: Dataset) -> FMVAEOptions:
-        """Factors for labels first; refining only if it changes something; free factors opened by a phase."""
-        given_free_from, given_dim = config.free_from, config.factor_dim
-        config = completed(config, fmvae_defaults(config, dataset))
+    def defaults_for(cls, config: FMVAEOptions, dataset: Dataset) -> dict[str, Any]:
+        """Factors for labels first; free factors are opened by a phase that there is."""
+        kind = setting(config, dataset)
+        defaults = super().defaults_for(config, dataset) | {"label_weight": LABEL_WEIGHT}
+        defaults |= _BY_SETTING.get(kind, {})
+        chosen = completed(config, defaults)
+        unnamed = not chosen.labels or len(trained_labels(config, dataset)) < len(dataset.label_names)
+        if kind == "sprites" and unnamed and config.pretrained is None:
+            defaults["pretrain_iterations"] = UNLABELLED_SPRITES
+            chosen = completed(config, defaults)
+        pretrained = chosen.pretrained is not None or bool(chosen.pretrain_iterations)
+        if pretrained:
+            defaults |= PRETRAINED
+        if pretrained or chosen.per_value > 1:
+            defaults["label_distance"] = 0.0
+        if kind == "smiley" and not chosen.labels:
+            defaults |= SMILEYS_WITHOUT_LABELS
+        if is_own(config) and not config.labels and kind != "columns":
+            factors = tuple(min(components, OWN_COMPONENTS) for components in defaults["factors"])
+            defaults |= OWN_CLUSTERS | {
+                "factors": factors,
+                "refine_iterations": (chosen.joint_iterations or 0) // 3,
+            }
+        if config.labels and kind not in ("smiley", "sprites"):
+            names = trained_labels(config, dataset)
+            if config.factors in (None, AUTO):
+                check_numbered(dataset, names)
+            of_labels = tuple(config.per_value * max(size, 1) for size in dataset.label_sizes[: len(names)])
+            defaults["factors"] = (*of_labels, *defaults["factors"])
+            if is_own(config):
+                train, labels = dataset.train, None
+                if train.labels is not None:
+                    labels = hide_labels(train, config.labels, config.seed)[:, : len(names)]
+                closed = config.factors is None and not pretrained
+                defaults |= own_labelled(dataset, labels, config.spread, closed)
+        chosen = completed(config, defaults)
+        refines = chosen.refine_iterations and (chosen.label_weight or chosen.full_starts)
+        if chosen.labels and chosen.free_from == 1 and not refines:
+            defaults["free_from"] = 0.0
+        if config.factors == AUTO:
+            del defaults["factor_dim"]  # by their number
+        return defaults
+
+    @classmethod
+    def check(cls, config: FMVAEOptions, dataset: Dataset) -> FMVAEOptions:
+        """Refining only if it changes something; factors that are to be found."""
         if not config.labels:
             config = replace(config, label_weight=0.0)
         if not (config.label_weight or config.full_starts):
             config = replace(config, refine_iterations=0)
         if config.labels and config.free_from == 1 and not config.refine_iterations:
-            if given_free_from == 1:
-                raise ValueError(
-                    "free_from: expected a number below 1, since no refine phase opens the factors"
-                )
-            config = replace(config, free_from=0.0)
-        check_iterations(config)
+            raise ValueError("free_from: expected a number below 1, since no refine phase opens the factors")
+        config = super().check(config, dataset)
         _check_restarts(config, dataset)
-        check_networks(config, dataset)
         if config.label_width and not (config.labels and config.network == "mlp"):
             raise ValueError("label_width: expected 0 without labels or with convolutions")
         names = trained_labels(config, dataset) if config.labels else ()
         if config.factors == AUTO:
             of_labels = [config.per_value * max(size, 1) for size in dataset.label_sizes[: len(names)]]
             found = found_factors(config, dataset, of_labels)
-            config = replace(config, factors=found, factor_dim=given_dim or max(2, LATENT // len(found)))
+            config = replace(
+                config, factors=found, factor_dim=config.factor_dim or max(2, LATENT // len(found))
+            )
         config = _independent_start(config, len(names))
         check_views(config, dataset, len(names))
         if config.labels:
@@ -233,11 +223,7 @@ class FMVAE(NetworkRecipe[FMVAEOptions]):
         return lines
 
     def draw_figures(
-        self,
-        model: FactorialMixtureVAE,
-        rows: Split,
-        split: str,
-        records: Sequence[Mapping[str, Any]],
+        self, model: FactorialMixtureVAE, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
     ) -> dict[str, Figure]:
         """Draw what factors and components show (images), or the means of the components (tables)."""
         drawn, clusters = factor_figures(self, model, rows, records), Clusters.of_model(model)
@@ -306,7 +292,6 @@ def found_factors(config: Any, dataset: Dataset, label_sizes: Sequence[int]) -> 
         ValueError: there is no pretraining, or no direction of the codes has clusters.
     """
     assert isinstance(config, FMVAEOptions) and config.batch_size is not None
-    assert config.factor_dim is not None
     if not config.pretrain_iterations:
         raise ValueError("factors: auto needs --pretrain-iterations; or give sizes, such as 2,2,64")
     train, labels = dataset.train, None

@@ -23,11 +23,7 @@ POINTS_PER_COMPONENT = 8
 """Training points of a person's own for each component of a factor, at least, as long as two are left."""
 _BFLOAT16 = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # torch has no public query
 
-_COMMON: dict[str, Any] = {
-    "hidden": LAYERS,
-    "batch_size": 64,
-    "joint_iterations": 3000,
-}
+_COMMON: dict[str, Any] = {"hidden": LAYERS, "batch_size": 64, "joint_iterations": 3000}
 _SMILEY: dict[str, Any] = {
     "factors": (2, 2, 2, 2),
     "factor_dim": 8,

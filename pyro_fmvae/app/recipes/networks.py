@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import nn
 
+from pyro_fmvae.app.recipes.network_defaults import network_defaults
 from pyro_fmvae.app.recipes.recipe import Recipe
 from pyro_fmvae.app.recipes.settings import counts_of
 from pyro_fmvae.data import Dataset, Preprocessing, RandomPhoto, SparseOptions
@@ -42,27 +43,18 @@ COPIES: Final = 4
 """Numbers that training holds for each parameter: itself, its gradient, and two moments of Adam."""
 
 
-def network_bytes(build: Callable[[], Iterable[nn.Module]]) -> int:
-    """Bytes of the parameters and buffers of networks, found without any memory for them.
+def check_size(build: Callable[[], Iterable[nn.Module]]) -> None:
+    """Check that networks can be trained in the memory that there is, and take none for it.
 
     Args:
         build: makes the networks, on the default device.
-    """
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        state = [tensor for network in build() for tensor in network.state_dict().values()]
-    return sum(tensor.numel() * tensor.element_size() for tensor in state)
-
-
-def check_size(build: Callable[[], Iterable[nn.Module]]) -> None:
-    """Check that networks can be trained in the memory that there is.
-
-    Args:
-        build: as for :func:`network_bytes`.
 
     Raises:
         ValueError: their parameters alone need more than :func:`~pyro_fmvae.files.memory.limit`.
     """
-    size = network_bytes(build)
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        state = [tensor for network in build() for tensor in network.state_dict().values()]
+    size = sum(tensor.numel() * tensor.element_size() for tensor in state)
     if COPIES * size > limit():
         raise ValueError(
             f"hidden, width: the networks would take {describe(size)}, and {describe(COPIES * size)} with "
@@ -189,6 +181,17 @@ _Options = TypeVar("_Options", bound=NetworkOptions)
 
 class NetworkRecipe(Recipe[_Options]):
     """The common part of recipes of models with an encoder and a decoder."""
+
+    @classmethod
+    def defaults_for(cls, config: _Options, dataset: Dataset) -> dict[str, Any]:
+        """Networks and lengths by the kind of data."""
+        return network_defaults(config, dataset)
+
+    @classmethod
+    def check(cls, config: _Options, dataset: Dataset) -> _Options:
+        """Networks fit the data."""
+        check_networks(config, dataset)
+        return super().check(config, dataset)
 
     @classmethod
     def reading(cls, config: _Options, data: str) -> SparseOptions | None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
 
 from torch import nn
 
+from pyro_fmvae.app.recipes.settings import shared_defaults
 from pyro_fmvae.data import Batches, Dataset, Preprocessing, SparseOptions, Split
 from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.figures.page import Figure
-from pyro_fmvae.learn.options import Options
+from pyro_fmvae.learn.options import Options, check_iterations, completed
 
 if TYPE_CHECKING:
     from pyro_fmvae.learn.phase import Phase
@@ -114,13 +115,24 @@ class Recipe(ABC, Generic[Options]):
     # ------------------------------------------------------------------ training
 
     @classmethod
-    @abstractmethod
     def resolve(cls, config: Options, dataset: Dataset) -> Options:
         """Options with every default that depends on the data.
 
         Raises:
             ValueError: options that do not fit the data or each other; it names the option.
         """
+        return cls.check(completed(config, cls.defaults_for(config, dataset)), dataset)
+
+    @classmethod
+    def defaults_for(cls, config: Options, dataset: Dataset) -> dict[str, Any]:
+        """Values by name of the options that data choose; ``config`` has what was given."""
+        return shared_defaults(config)
+
+    @classmethod
+    def check(cls, config: Options, dataset: Dataset) -> Options:
+        """Check options that have their defaults, and choose what depends on several of them."""
+        check_iterations(config)
+        return config
 
     @classmethod
     def reading(cls, config: Options, data: str) -> SparseOptions | None:

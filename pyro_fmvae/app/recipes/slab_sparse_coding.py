@@ -11,7 +11,7 @@ from pyro_fmvae.app.recipes.coders import CoderRecipe, em_rate_of, is_whole
 from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.figures.page import Figure
-from pyro_fmvae.learn.options import SlabOptions, completed
+from pyro_fmvae.learn.options import SlabOptions
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.stepwise_em import StepwiseEM
 from pyro_fmvae.models import SpikeAndSlabSparseCoding
@@ -33,10 +33,10 @@ class SlabRecipe(CoderRecipe[SlabOptions]):
         """The rule by which the units that are on make the mean of x."""
 
     @classmethod
-    def resolve(cls, config: SlabOptions, dataset: Dataset) -> SlabOptions:
+    def defaults_for(cls, config: SlabOptions, dataset: Dataset) -> dict[str, Any]:
         """Two starts and a refine phase where a batch holds all data."""
         full = is_whole(config, dataset)
-        defaults = cls._defaults(config, dataset) | {
+        return super().defaults_for(config, dataset) | {
             "joint_iterations": 50 if full else cls._epochs(config, dataset),
             "refine_iterations": 5 if full else 0,
             "starts": 2 if full else 1,
@@ -44,11 +44,13 @@ class SlabRecipe(CoderRecipe[SlabOptions]):
             "temperature": 3.0,
             "preselect": 5,
         }
-        config = completed(config, defaults)
-        cls._check(config, dataset)
+
+    @classmethod
+    def check(cls, config: SlabOptions, dataset: Dataset) -> SlabOptions:
+        """There are units to choose from."""
         if config.units == 1:
             raise ValueError("latent_dim: expected 2 units at least, got 1")
-        return config
+        return super().check(config, dataset)
 
     def build(self) -> SpikeAndSlabSparseCoding:
         """The model with its EM."""

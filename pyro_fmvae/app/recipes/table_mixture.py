@@ -15,7 +15,7 @@ from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.labelling import check_labels, check_numbered
 from pyro_fmvae.app.recipes.pictures import cluster_figure
 from pyro_fmvae.app.recipes.recipe import Recipe
-from pyro_fmvae.app.recipes.settings import budgets_of, shared_defaults
+from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.data import Dataset, Kind, Preprocessing, SparseOptions, Split, hide_labels
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.figures.page import Figure
@@ -23,11 +23,7 @@ from pyro_fmvae.learn.cluster_tree import Clusters
 from pyro_fmvae.learn.coordinate_ascent import Fitted
 from pyro_fmvae.learn.mixture import STARTS, mixture_of_rows, seed_of
 from pyro_fmvae.learn.mixture_ascent import MixtureAscent
-from pyro_fmvae.learn.options import (
-    MixtureOptions,
-    check_iterations,
-    completed,
-)
+from pyro_fmvae.learn.options import MixtureOptions
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.table_sites import LEFT_OUT, column_site
@@ -159,22 +155,22 @@ class Mixture(Recipe[MixtureOptions]):
         return SparseOptions(mixed=True)
 
     @classmethod
-    def resolve(cls, config: MixtureOptions, dataset: Dataset) -> MixtureOptions:
-        """Components and covariance by the greatest evidence of the training rows.
+    def defaults_for(cls, config: MixtureOptions, dataset: Dataset) -> dict[str, Any]:
+        """Updates on the whole table; columns that are constant are left out.
 
         Raises:
-            ValueError: pictures, or options that do not fit the data or each other.
+            ValueError: pictures.
         """
         preprocessing, number = dataset.preprocessing, len(dataset.train)
         if len(preprocessing.event_shape) != 1 or preprocessing.kind is Kind.PATCHES:
             raise ValueError("model: mixture learns tables; for pictures give --model fmvae")
-        defaults: dict[str, Any] = {
-            "batch_size": number,
-            "joint_iterations": STEPS,
-            "starts": STARTS,
-        }
-        config = completed(config, defaults | shared_defaults(config) | {"ignore": constant_columns(dataset)})
-        check_iterations(config)
+        own = {"batch_size": number, "joint_iterations": STEPS, "starts": STARTS}
+        return super().defaults_for(config, dataset) | own | {"ignore": constant_columns(dataset)}
+
+    @classmethod
+    def check(cls, config: MixtureOptions, dataset: Dataset) -> MixtureOptions:
+        """Components and covariance by the greatest evidence of the training rows."""
+        config = super().check(config, dataset)
         names: tuple[str, ...] = ()
         if config.labels:
             names = dataset.label_names if config.label_names is None else config.label_names
@@ -185,7 +181,7 @@ class Mixture(Recipe[MixtureOptions]):
                 config = replace(config, factors=(*of_labels, *config.factors))
         if config.factors is not None and len(config.factors) != len(names) + 1:
             raise ValueError(f"factors: expected one number of components, got {config.factors}")
-        levels = levels_of(config, preprocessing)
+        levels = levels_of(config, dataset.preprocessing)
         if set(levels) == {LEFT_OUT}:
             raise ValueError("data: expected a column whose values differ, got none that is not left out")
         if None in (config.factors, config.covariance):

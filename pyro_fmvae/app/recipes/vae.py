@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyro_fmvae.app.recipes.network_defaults import network_defaults
-from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
+from pyro_fmvae.app.recipes.networks import NetworkRecipe, networks
 from pyro_fmvae.app.recipes.pictures import (
     codes_of,
     correlations,
@@ -21,7 +20,7 @@ from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.figures.page import Figure
 from pyro_fmvae.infer.free_gaussian import FreeGaussian
 from pyro_fmvae.learn.fmvae_phases import Pretraining
-from pyro_fmvae.learn.options import VAEOptions, check_iterations, completed, refuse
+from pyro_fmvae.learn.options import VAEOptions, refuse
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
 from pyro_fmvae.models import VAE
@@ -38,14 +37,15 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
     options = VAEOptions
 
     @classmethod
-    def resolve(cls, config: VAEOptions, dataset: Dataset) -> VAEOptions:
-        """Fill in the networks and iterations that the mixture would have, and check them."""
-        defaults = network_defaults(config, dataset) | {"kl_weight": config.beta}
-        if config.posterior == "free":
-            defaults["pretrain_iterations"] = 0
-        config = completed(config, defaults)
-        check_iterations(config)
-        check_networks(config, dataset)
+    def defaults_for(cls, config: VAEOptions, dataset: Dataset) -> dict[str, Any]:
+        """The networks and iterations that the mixture would have."""
+        defaults = super().defaults_for(config, dataset) | {"kl_weight": config.beta}
+        return defaults | ({"pretrain_iterations": 0} if config.posterior == "free" else {})
+
+    @classmethod
+    def check(cls, config: VAEOptions, dataset: Dataset) -> VAEOptions:
+        """Options have an effect on the posterior."""
+        config = super().check(config, dataset)
         if config.posterior == "free":
             for name in ("pretrain_iterations", "distortion", "augmentation"):
                 if getattr(config, name):

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from pyro_fmvae.app.recipes.network_defaults import network_defaults
-from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
+from pyro_fmvae.app.recipes.networks import NetworkRecipe, networks
 from pyro_fmvae.app.recipes.pictures import (
     activity_measures,
     class_activity,
@@ -26,7 +25,7 @@ from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.data import Batches, Dataset, Split
 from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, SpikeDraws, StraightThrough
 from pyro_fmvae.figures.page import Figure
-from pyro_fmvae.learn.options import VSCOptions, check_iterations, completed, refuse
+from pyro_fmvae.learn.options import VSCOptions, refuse
 from pyro_fmvae.learn.phase import Phase
 from pyro_fmvae.learn.vsc_phases import SparsePhase
 from pyro_fmvae.models import (
@@ -48,18 +47,21 @@ class VSC(NetworkRecipe[VSCOptions]):
     options = VSCOptions
 
     @classmethod
-    def resolve(cls, config: VSCOptions, dataset: Dataset) -> VSCOptions:
+    def defaults_for(cls, config: VSCOptions, dataset: Dataset) -> dict[str, Any]:
         """Warm-up within the pretraining; ten pseudo-inputs, unless the prior is fixed."""
-        defaults = network_defaults(config, dataset)
+        defaults = super().defaults_for(config, dataset)
         if config.data == "smiley":
             defaults |= {"latent_dim": 40, "joint_iterations": 4000}
             if config.pretrained is None:
                 defaults["pretrain_iterations"] = 2000
         if config.sparse_prior != "fixed":
             defaults["pseudo_inputs"] = 10
-        config = completed(config, defaults)
-        check_iterations(config)
-        check_networks(config, dataset)
+        return defaults
+
+    @classmethod
+    def check(cls, config: VSCOptions, dataset: Dataset) -> VSCOptions:
+        """Options have an effect on the prior and its spikes."""
+        config = super().check(config, dataset)
         if config.sparse_prior == "fixed":
             refuse(config, ("pseudo_inputs", "sharpness"), "priors with pseudo-inputs")
         if config.spikes != "shifted":
@@ -127,11 +129,7 @@ class VSC(NetworkRecipe[VSCOptions]):
         return activity_measures(codes) | source_measures(codes, sources)
 
     def draw_figures(
-        self,
-        model: VariationalSparseCoding,
-        rows: Split,
-        split: str,
-        records: Sequence[Mapping[str, Any]],
+        self, model: VariationalSparseCoding, rows: Split, split: str, records: Sequence[Mapping[str, Any]]
     ) -> dict[str, Figure]:
         """Reconstructions and samples of images, activity by class, and what single latents do."""
         drawn: dict[str, Figure] = {}

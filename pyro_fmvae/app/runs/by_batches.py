@@ -120,11 +120,7 @@ def in_order(rows: Split, device: torch.device, most: int | None = None) -> Batc
 
 @contextmanager
 def naming_far_rows(
-    model: Any,
-    rows: Split,
-    device: torch.device,
-    seed: int = 0,
-    argument: str = "data",
+    model: Any, rows: Split, device: torch.device, seed: int = 0, argument: str = "data"
 ) -> Iterator[None]:
     """Name the rows that have no finite bound if the computation inside fails because of them.
 

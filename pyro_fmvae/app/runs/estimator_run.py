@@ -410,10 +410,7 @@ class TextRun(EstimatorRun):
         if "fingerprint" not in self.known:
             order = np.random.default_rng(self.config.seed).permutation(len(names))
             tested = order[: round(self.test * len(names))]
-            self.known |= {
-                "fingerprint": self.known["read"],
-                "tested": sorted(names[row] for row in tested),
-            }
+            self.known |= {"fingerprint": self.known["read"], "tested": sorted(names[row] for row in tested)}
         return Texts(np.array(names), [WORDS.findall(text.lower()) for text in texts])
 
     @property

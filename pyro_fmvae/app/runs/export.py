@@ -25,7 +25,6 @@ from pyro_fmvae.app.runs.run import (
     read_model,
     read_values,
     without_places,
-    write_model,
 )
 from pyro_fmvae.data import Kind, Preprocessing
 from pyro_fmvae.files import checkpoint
@@ -191,7 +190,8 @@ def _write_model(run: Run, model: Any, path: Path) -> None:
     values = read_model(run.folder)["config"] if exported else read_values(run.folder)
     derived = {**values[DERIVED], COMPONENT_NAMES: as_json(run.recipe.given_names)}
     values = {**values, **without_places(run.config).to_dict(), DERIVED: derived}
-    write_model(path, json.loads(json.dumps(values)), model_card(run), model.state_dict())
+    config = json.loads(json.dumps(values))
+    checkpoint.save_file(path, {"config": config, "card": model_card(run), "model": dict(model.state_dict())})
 
 
 def _write_card(run: Run, model: Any, path: Path) -> None:

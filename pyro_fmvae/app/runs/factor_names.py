@@ -181,7 +181,8 @@ def rename_all(run: "Run", factor: int, own: str | None, components: Mapping[int
                 raise ValueError(f"name: another factor is called '{own}' already")
             of_factors[factor] = own
     names = {one: of for one, of in names.items() if of}
-    write_names(run.folder, names)
+    content = json.dumps(as_json(names), indent=1, ensure_ascii=False) + "\n"
+    checkpoint.write_atomically(run.folder / NAMES, lambda path: path.write_text(content, encoding="utf-8"))
     return _named(run, names)
 
 
@@ -222,16 +223,6 @@ def parse_names(found: Any, sizes: Sequence[int]) -> Names:
         for component, name in of_factor.items():
             check_name(name, component)
     return names
-
-
-def write_names(folder: Path, names: Names) -> None:
-    """Write the names of a run's components in one step.
-
-    Raises:
-        FileNotFoundError: there is no such folder.
-    """
-    content = json.dumps(as_json(names), indent=1, ensure_ascii=False) + "\n"
-    checkpoint.write_atomically(folder / NAMES, lambda path: path.write_text(content, encoding="utf-8"))
 
 
 def as_json(names: Names) -> dict[str, Mapping[int, str]]:

@@ -5,13 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pyro_fmvae.app.recipes.registry import (
-    all_options,
-    choose_model,
-    configure,
-    options_of,
-    own_first,
-)
+from pyro_fmvae.app.recipes.registry import all_options, choose_model, configure, options_of, own_first
 from pyro_fmvae.app.runs import training
 from pyro_fmvae.app.runs.trained import TrainedRun, load
 from pyro_fmvae.data.own.in_memory import InMemory

@@ -231,20 +231,8 @@ def is_model_file(path: Path) -> bool:
     return path.suffix == ENDING and path.is_file()
 
 
-def write_model(path: Path, values: Mapping[str, Any], card: str, model: Mapping[str, Tensor]) -> None:
-    """Write a model, atomically; make missing folders.
-
-    Args:
-        path: the file.
-        values: contents of ``config.json`` without paths.
-        card: about the model, in Markdown.
-        model: its state dictionary.
-    """
-    checkpoint.save_file(path, {"config": dict(values), "card": card, "model": dict(model)})
-
-
 def read_model(path: Path) -> dict[str, Any]:
-    """Read what :func:`write_model` wrote: ``config``, ``card`` and ``model``, its tensors on the CPU.
+    """Read an exported model: ``config``, ``card`` and ``model``, its tensors on the CPU.
 
     Raises:
         ValueError: the file is damaged, is no such file, or is larger than the memory that it may take.
@@ -419,10 +407,7 @@ def saved(folder: Path) -> bool:
 
 
 def load_data(
-    config: TrainConfig,
-    root: Path | None,
-    shape: tuple[int, ...] | None = None,
-    data: InMemory | None = None,
+    config: TrainConfig, root: Path | None, shape: tuple[int, ...] | None = None, data: InMemory | None = None
 ) -> Dataset:
     """The data set that a configuration asks for: its labels in order, combinations held out.
 

@@ -229,6 +229,7 @@ class Trainer:
         if not world().leads:
             return
         progress = self.progress
+        cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         state = {
             "progress": {
                 "phase": progress.phase,
@@ -240,7 +241,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "best": None if self.finished or self.best is None else self.best.state_dict(),
             "phase": None if self.finished else self.phases[progress.phase].state_dict(),
-            "random": {"cpu": torch.get_rng_state(), "cuda": self._cuda_state()},
+            "random": {"cpu": torch.get_rng_state(), "cuda": cuda},
         }
         clock = {name: getattr(progress, name) for name in CLOCK}
         checkpoint.save(self.run.folder / CHECKPOINT, state, clock)
@@ -290,9 +291,6 @@ class Trainer:
         torch.set_rng_state(state["random"]["cpu"])
         if self.device.type == "cuda" and state["random"]["cuda"] is not None:
             torch.cuda.set_rng_state(state["random"]["cuda"], self.device)
-
-    def _cuda_state(self) -> Tensor | None:
-        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
 
 
 def _part(state: dict[str, Tensor], prefixes: tuple[str, ...]) -> dict[str, Tensor]:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -71,10 +70,7 @@ IN_NOTEBOOK = auto.notebook_tqdm is not std.tqdm  # one that can show a progress
 
 
 def train(
-    options: TrainConfig,
-    data: InMemory | None = None,
-    out: str | None = None,
-    given: Set[str] | None = None,
+    options: TrainConfig, data: InMemory | None = None, out: str | None = None, given: Set[str] | None = None
 ) -> tuple[Run, int]:
     """Start a run, train it to its end, and report.
 
@@ -449,22 +445,15 @@ class Outlook:
         if record.left is None or record.pace is None:
             return
         if math.isnan(self.said):
-            self._estimate(record, record.left, record.pace)
+            steps, memory = record.total_steps + round(record.left / record.pace), _memory(self.device)
+            length, pace = duration(record.seconds + record.left), record.pace
+            short = f"{pace:.1f} s" if pace >= 1 else f"{1000 * pace:.2g} ms"
+            logger.info("about %s: %s steps of %s%s", length, f"{steps:,}", short, memory)
         elif record.seconds - self.said >= EVERY:
             logger.info("%s step %d: about %s left", record.phase, record.step, duration(record.left))
         else:
             return
         self.said = record.seconds
-
-    def _estimate(self, record: Record, left: float, pace: float) -> None:
-        steps = record.total_steps + round(left / pace)
-        length, memory = duration(record.seconds + left), _memory(self.device)
-        logger.info("about %s: %s steps of %s%s", length, f"{steps:,}", _short(pace), memory)
-
-
-def _short(seconds: float) -> str:
-    """Time of a step."""
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.2g} ms"
 
 
 def check_log(config: TrainConfig) -> None:
@@ -615,7 +604,7 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -
     with _Bar(trainer, journal) as bar, event_log(trainer, journal, resumed) as log:
         listeners: list[Listener] = [journal, keeper, log, Outlook(trainer.device), checkpoints]
         if world().checked:
-            listeners.append(partial(_check_ranks, trainer))
+            listeners.append(lambda record: None if record.step % CHECK_EVERY else trainer.check_ranks())
         listeners.append(bar)  # last: the terminal may be gone
         for record in trainer.records(resumed):
             for listener in listeners:
@@ -628,11 +617,6 @@ def _loop(trainer: Trainer, dataset: Dataset, resumed: bool, heard: list[int]) -
         cluster_codes(trainer, dataset)
     checkpoints(None)
     return checkpoints.stop
-
-
-def _check_ranks(trainer: Trainer, record: Record) -> None:
-    if record.step % CHECK_EVERY == 0:
-        trainer.check_ranks()
 
 
 @contextmanager

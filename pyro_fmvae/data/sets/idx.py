@@ -50,11 +50,7 @@ def read_parts(root: Path, name: str, source: Source) -> tuple[Part, Part, Part]
     if len(train.x) <= VALID_SIZE:
         raise ValueError(f"{folder}: expected more than {VALID_SIZE} training images, got {len(train.x)}")
     first, held_out = slice(None, -VALID_SIZE), slice(-VALID_SIZE, None)
-    return (
-        Part(train.x[first], train.labels[first]),
-        Part(train.x[held_out], train.labels[held_out]),
-        test,
-    )
+    return (Part(train.x[first], train.labels[first]), Part(train.x[held_out], train.labels[held_out]), test)
 
 
 def _read_part(folder: Path, prefix: str) -> Part:

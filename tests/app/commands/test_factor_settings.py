@@ -35,8 +35,7 @@ def test_wrong_factors(text, message):
 
 def test_names_go_before_numbers():
     numbered = replace(
-        RUN,
-        recipe=replace(RUN.recipe, label_names=("2", "hair", "hat"), value_names=(("1", "0"), (), ())),
+        RUN, recipe=replace(RUN.recipe, label_names=("2", "hair", "hat"), value_names=(("1", "0"), (), ()))
     )
     assert parse_factors("2,hair", numbered) == [0, 1]
     assert parse_settings("2=1,1=1", numbered) == {0: 0, 1: 1}
@@ -88,12 +87,7 @@ def test_without_labels_there_are_only_numbers():
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        (None, [-1, -1, -1]),
-        ("1,blond,*", [1, 0, -1]),
-        (" * , 7 ,4", [-1, 2, 4]),
-        ("0,1,2", [0, 1, 2]),
-    ],
+    [(None, [-1, -1, -1]), ("1,blond,*", [1, 0, -1]), (" * , 7 ,4", [-1, 2, 4]), ("0,1,2", [0, 1, 2])],
 )
 def test_codes(text, expected):
     assert parse_codes(text, RUN).tolist() == [expected]

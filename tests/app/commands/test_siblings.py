@@ -174,10 +174,7 @@ def test_captured_steps_are_the_eager_ones(files, runs, tmp_path, monkeypatch, k
             "free_steps: an option of --posterior free or hybrid, without effect here",
         ),
         ("--model vae --total-correlation 0.5", "total_correlation: expected a number >= 1, got 0.5"),
-        (
-            "--model vsc --kl-annealing 0.5",
-            "kl_annealing: an option of fmvae and vae, not of vsc",
-        ),
+        ("--model vsc --kl-annealing 0.5", "kl_annealing: an option of fmvae and vae, not of vsc"),
         (
             "--model vae --posterior free --augmentation 1",
             "augmentation: expected 0 with free posteriors, which have no encoder",

@@ -199,10 +199,7 @@ def test_data_of_another_shape(runs, kind, data):
             "--model bsc --data bars --em-forgetting 0.4",
             "em_forgetting: expected a number in (1/2, 1], got 0.4",
         ),
-        (
-            "--model bsc --data bars --labels 0.5",
-            "labels: an option of fmvae and mixture, not of bsc",
-        ),
+        ("--model bsc --data bars --labels 0.5", "labels: an option of fmvae and mixture, not of bsc"),
         ("--model bsc --data bars --distortion 1", "distortion: an option of fmvae, vae and vsc, not of bsc"),
         (
             "--model bsc --data bars --m-step gradient --starts 2",

@@ -5,13 +5,7 @@ from tests.small_runs import command, succeed
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
-SHORT = (
-    "--labels=0",
-    "--joint-iterations=2",
-    "--prior-iterations=2",
-    "--eager",
-    "--valid=0.1",
-)
+SHORT = ("--labels=0", "--joint-iterations=2", "--prior-iterations=2", "--eager", "--valid=0.1")
 
 
 def write(path, clustered):

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from pyro_fmvae.app.recipes import RECIPES
-from pyro_fmvae.app.recipes.network_defaults import network_defaults
-from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_networks, networks
+from pyro_fmvae.app.recipes.networks import NetworkRecipe, networks
 from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.learn import VAEJoint
-from pyro_fmvae.learn.options import LatentOptions, check_iterations, completed, option, share_between
+from pyro_fmvae.learn.options import LatentOptions, option, share_between
 from pyro_fmvae.models import VAE
 from tests.small_runs import SIZE, command, kill_and_resume, state, succeed, train, write_files
 
@@ -42,11 +41,8 @@ class ShrunkVAE(NetworkRecipe[ShrunkOptions]):
     gaussian_codes = True
 
     @classmethod
-    def resolve(cls, config, dataset):
-        config = completed(config, network_defaults(config, dataset) | {"kl_weight": 1.0})
-        check_iterations(config)
-        check_networks(config, dataset)
-        return config
+    def defaults_for(cls, config, dataset):
+        return super().defaults_for(config, dataset) | {"kl_weight": 1.0}
 
     def build(self):
         made = networks(self.config, self.preprocessing, self.config.size)

@@ -182,9 +182,7 @@ def test_a_damaged_run_is_an_error(sales, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"bounds": [10**400]}, {"components": 1}, {"ahead": None}, None],
-    ids=str,
+    "changes", [{"bounds": [10**400]}, {"components": 1}, {"ahead": None}, None], ids=str
 )
 def test_a_state_of_another_form_is_an_error(sales, tmp_path, changes):
     folder = shutil.copytree(sales, tmp_path / "run")

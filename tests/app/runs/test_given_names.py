@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 import pyro_fmvae
-from pyro_fmvae.app.runs.factor_names import (
-    NAMES,
-    component_number,
-    factor_number,
-    rename_all,
-    values_of,
-)
+from pyro_fmvae.app.runs.factor_names import NAMES, component_number, factor_number, rename_all, values_of
 from pyro_fmvae.app.runs.run import Run
 from tests.small_runs import command, succeed, train, write_files
 

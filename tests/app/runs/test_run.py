@@ -162,7 +162,7 @@ def test_baseline_is_a_vae_with_as_many_latents_as_the_mixture(baseline, whole):
     assert shapes == {name: value.shape for name, value in stored.items() if not name.startswith(own)}
     assert (run.recipe.labelled, run.recipe.labels, run.recipe.factorial) == ((), 0, False)
     assert [(record["phase"], record["step"]) for record in metrics(baseline)] == [
-        *(("pretrain", 0), ("pretrain", 2), ("pretrain", 3), ("joint", 3), ("joint", 5), ("joint", 6)),
+        *(("pretrain", 0), ("pretrain", 2), ("pretrain", 3), ("joint", 3), ("joint", 5), ("joint", 6))
     ]
     assert all(record["used_components"] == [] and record["kl_r"] == 0 for record in metrics(baseline))
 

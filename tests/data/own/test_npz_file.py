@@ -82,10 +82,7 @@ def test_names_of_values_and_columns(tmp_path):
         ({"x": np.array([[1.0, -np.inf]])}, "'x' must be finite, but holds NaN or infinity"),
         ({"x": X.astype(object)}, "'x' is a pickled array of objects; pickles are refused"),
         ({"x": X, "labels": np.zeros(4, object)}, "'labels' is a pickled array of objects; pickles are"),
-        (
-            {"x": X, "labels": np.zeros(4)},
-            "'labels' must hold integers, .* float64; to learn from decimal",
-        ),
+        ({"x": X, "labels": np.zeros(4)}, "'labels' must hold integers, .* float64; to learn from decimal"),
         (
             {"x": X, "labels": np.zeros(3, int)},
             r"'labels' must have shape \[4, L\] or \[4\], as 'x', got \[3\]",

@@ -437,6 +437,7 @@ def test_eager_draws_are_recorded_ones(first):
         torch.testing.assert_close(value, runs[1][name], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(compiles(torch.device("cpu"))), reason="needs a C++ compiler")
 def test_compiled_draws_have_the_moments_of_the_recording():
     """Compilers of some versions of torch draw the same random numbers in another order."""

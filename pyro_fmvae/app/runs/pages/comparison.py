@@ -31,7 +31,10 @@ def write_comparison(runs: Sequence[Run], target: Path) -> None:
         markup.section("Options that differ", [_differences(named)]),
         markup.section("Result", [_table(named, {name: _measured(one) for name, one in named.items()})]),
         markup.section("Training", [_curves(named)]),
-        *(markup.section(CAPTIONS[name].rstrip("."), [_beside(named, name)]) for name in _shown()),
+        *(
+            markup.section(CAPTIONS[name].rstrip("."), [_beside(named, name)])
+            for name in dict.fromkeys((*FIRST, *CAPTIONS))
+        ),
     ]
     markup.write_document(target, " and ".join(named), parts)
 
@@ -46,18 +49,10 @@ def names_of(runs: Sequence[Run]) -> list[str]:
     return [str(run.folder) for run in runs]
 
 
-def _shown() -> list[str]:
-    return [*FIRST, *(name for name in CAPTIONS if name not in FIRST)]
-
-
 def _differences(named: Mapping[str, Evidence]) -> str:
     """A table of the options that all runs have with different values, and of those that were given."""
     described = {
-        name: {
-            "training points": describe_data(one.run),
-            **one.options,
-            "options given": one.given,
-        }
+        name: {"training points": describe_data(one.run), **one.options, "options given": one.given}
         for name, one in named.items()
     }
     common = set.intersection(*(set(column) for column in described.values()))

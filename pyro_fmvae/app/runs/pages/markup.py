@@ -160,11 +160,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f'<div class="wide"><table>{inside}</table></div>' if body else ""
 
 
-def details(summary: str, html: str) -> str:
-    """HTML that is shown when its summary is clicked on."""
-    return f"<details><summary>{escape(summary)}</summary>\n{html}\n</details>"
-
-
 def figure(png: bytes, alt: str, caption: str = "", chart: bool = False) -> str:
     """A picture with its caption.
 

@@ -26,6 +26,9 @@ def model_card(run: Run) -> str:
         return card
     run = replace(run, recipe=replace(run.recipe, config=without_places(run.config)))
     evidence = Evidence.of(run)
+    versions = "\n".join(
+        f"- {name} {number}" for name, number in evidence.derived.get("versions", {}).items()
+    )
     parts = [
         f"# {run.config.data}: {run.recipe.title}",
         lead(evidence),
@@ -33,7 +36,7 @@ def model_card(run: Run) -> str:
         f"## Training\n\nOptions that were given: `{evidence.given}`. {_length(evidence)}",
         f"## Measures\n\n{_measures(evidence)}",
         f"## Use\n\n{_USE}",
-        f"## Versions\n\n{_versions(evidence)}",
+        f"## Versions\n\n{versions or 'Not known.'}",
     ]
     return _HEADER.format(tag=run.recipe.name) + "\n".join(f"{part}\n" for part in parts)
 
@@ -59,8 +62,3 @@ def _measures(evidence: Evidence) -> str:
         return "None were taken: the training was not finished."
     table = "\n".join(lines(evidence.report)).strip()
     return f"```text\n{table}\n```"
-
-
-def _versions(evidence: Evidence) -> str:
-    versions = evidence.derived.get("versions", {})
-    return "\n".join(f"- {name} {number}" for name, number in versions.items()) or "Not known."

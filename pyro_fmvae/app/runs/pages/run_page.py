@@ -86,14 +86,13 @@ def _parts(
 ) -> list[str]:
     run = evidence.run
     training = picture(run, TRAINING, "The validation bound and its terms against the step.")
+    options = f"<details><summary>Every option</summary>\n{markup.facts(evidence.options)}\n</details>"
     return [
         markup.paragraph(lead(evidence), "lead"),
         markup.section("Warnings", [markup.bullets(evidence.report.get("warnings", []))], "warn"),
         markup.section("Result", measure_tables(evidence)),
         markup.section("What to try next", [markup.bullets(advice(evidence))]),
-        markup.section(
-            "What was trained", [markup.facts(_facts(evidence, dataset)), _every_option(evidence)]
-        ),
+        markup.section("What was trained", [markup.facts(_facts(evidence, dataset)), options]),
         markup.section("How its columns are read", _plan(evidence)),
         markup.section("Training", [training]),
         *(markup.section(title, [picture(run, name)]) for name, title in TITLES.items()),
@@ -156,10 +155,6 @@ def _facts(evidence: Evidence, dataset: Dataset | None) -> dict[str, str]:
         found["machine"] = derived["machine"]
     found["versions"] = ", ".join(f"{name} {number}" for name, number in versions.items())
     return found
-
-
-def _every_option(evidence: Evidence) -> str:
-    return markup.details("Every option", markup.facts(evidence.options))
 
 
 def _components(run: Run, nearest: Sequence[Sequence[tuple[Prototype, np.ndarray]]], note: str) -> list[str]:
