@@ -117,6 +117,18 @@ class MatrixPosterior:
         found: np.ndarray = tau * (self.mean[:, :, None] * self.mean[:, None] + self.covariance)
         return found
 
+    def sample(self, number: int, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
+        """So many draws of w, [S, D, M], and of each row's τ, [S, D]."""
+        dim, width = self.mean.shape
+        tau, at = np.ones((number, dim)), np.broadcast_to(self.at, (number, dim))
+        if self.noise is not None:
+            shape, rate = self.tau
+            tau = (rng.gamma(shape, size=(number, len(shape))) / rate)[:, self.noise]
+            at = tau if len(shape) == dim else at
+        root = np.linalg.cholesky(self.spread)[self.group]
+        noise = np.einsum("dmn,sdn->sdm", root, rng.standard_normal((number, dim, width)))
+        return self.mean + noise / np.sqrt(at)[..., None], tau
+
     def _relevances(self) -> np.ndarray:
         """Shapes and rates of q(α) given q(τ, w)."""
         own = self.relevance >= 0

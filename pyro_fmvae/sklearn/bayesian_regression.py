@@ -17,7 +17,6 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils._missing import is_pandas_na
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
-from torch.nn.functional import pad
 
 from pyro_fmvae.infer import AutoConjugate
 from pyro_fmvae.learn.linear_ascent import (
@@ -30,7 +29,14 @@ from pyro_fmvae.learn.linear_ascent import (
     state_of,
 )
 from pyro_fmvae.sklearn.standardisation import Standardisation
-from pyro_fmvae.sklearn.table_estimator import check_convergence, check_sizes, check_tolerance, tails_of
+from pyro_fmvae.sklearn.table_estimator import (
+    check_convergence,
+    check_sizes,
+    check_tolerance,
+    ends_of,
+    gibbs_draws,
+    tails_of,
+)
 
 SHORT = 20
 """Updates of each start, of which the best goes on."""
@@ -262,31 +268,55 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         found: np.ndarray = softmax(np.log(self.weights_) + table, axis=1)
         return found
 
-    def credible_interval(self, probability: float = 0.95) -> RegressionInterval:
+    def credible_interval(
+        self,
+        probability: float = 0.95,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        n_draws: int | None = None,
+    ) -> RegressionInterval:
         """Equal-tailed intervals of coefficients, intercepts and noise, each by its own marginal posterior.
 
         The intercept is that where all columns of ``X`` are 0. If K is too large, components that fewer than
-        three rows belong to are as wide as their prior; their ends are NaN.
+        three rows belong to are as wide as their prior; their ends are NaN. Of several components, and with
+        outliers, the variational posterior is too narrow. With ``n_draws`` intervals are exact, but for the
+        noise of so many draws; row weights do not count there, and components that trade places in the chain
+        have wide intervals.
 
         Args:
             probability: of each interval, in (0, 1).
+            X, y, groups: the training rows, for draws.
+            n_draws: draws by Gibbs sampling, from the fit on, whose quantiles are the ends; None for the
+                variational posterior.
 
         Raises:
-            ValueError: a probability out of range.
+            ValueError: a probability out of range; draws without rows, or of a component without any.
         """
         check_is_fitted(self)
         tails, rows, features = tails_of(probability), self._rows, len(self._centre)
         (shape, rate), width = rows.tau, rows.mean.shape[1]
-        shape = np.where(self._counting(), shape, np.nan)
         turn = np.zeros((features + 1, width))
         turn[:features, :features] = np.diag(1 / self._scale)
         turn[-1, :features], turn[-1, -1] = -self._centre / self._scale, 1.0
+        one = len(rows.mean) == 1
+        if n_draws is not None:
+            draws = gibbs_draws(self, n_draws, X, y, None, groups)
+            lines = self._unit * draws["lines"] @ turn.T
+            lines[..., -1] += self._middle
+            parts = {
+                "coef": lines[..., :-1],
+                "intercept": lines[..., -1],
+                "noise_variance": self._unit**2 / draws["precision"],
+            }
+            drawn = ends_of(parts, tails, True)
+            return RegressionInterval(**{name: part[:, 0] if one else part for name, part in drawn.items()})
+        shape = np.where(self._counting(), shape, np.nan)
         square = np.einsum("pm,cmn,pn->cp", turn, rows.spread[rows.group], turn)
         mean, scale = rows.mean @ turn.T, np.sqrt(square * (rate / shape)[:, None])
         ends = self._unit * t.ppf(tails[:, None, None], 2 * shape[:, None], mean, scale)
         ends[..., -1] += self._middle
         noise = self._unit**2 / gamma.ppf(tails[::-1, None], shape, scale=1 / rate)
-        one = len(rows.mean) == 1
         found = ends[..., :-1], ends[..., -1], noise
         return RegressionInterval(*(part[:, 0] if one else part for part in found))
 
@@ -303,7 +333,7 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         def model(z: Tensor, y: Tensor, weights: Tensor) -> None:  # [n, M], [n] and [n]
             with pyro.plate("relevances", int(index.max()) + 1):
                 own = pyro.sample("relevance", dist.Gamma(vague, vague))
-            relevances = pad(own, (0, 1), value=VAGUE)[index]
+            relevances = torch.cat([own, vague.expand(1)])[index]
             with pyro.plate("components", number):
                 precision = pyro.sample("precision", dist.Gamma(vague, vague))
                 scale = (precision.unsqueeze(-1) * relevances).rsqrt()

@@ -39,6 +39,8 @@ from pyro_fmvae.sklearn.table_estimator import (
     check_components,
     check_convergence,
     check_tolerance,
+    ends_of,
+    gibbs_draws,
     tails_of,
 )
 
@@ -466,24 +468,23 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
                 raise ValueError(
                     "n_draws: expected None after a fit to known states, which the program lacks"
                 )
-            draws = self._draws(self.model_, self.guide_, self.model_arguments(X, lengths), n_draws)
+            draws = gibbs_draws(self, n_draws, X, lengths)
             probs = {column: draws[site] for column, site in categories.items()}
             for number, column in enumerate(model.sites.trials):
                 share = draws[SHARES][..., number]
                 probs[column] = np.stack([1 - share, share], -1)
             none = np.empty((n_draws, self.n_components_, 0))
-            slopes = np.empty((2, *none.shape[1:], 0))
+            names = {"startprob": START, "transmat": TRANSITIONS, "means": "means", "rates": "rates"}
             if LINES in draws:
                 lines = draws[LINES].swapaxes(2, 3) if model.sites.full else draws[LINES].swapaxes(1, 2)
-                numbers = self._columns.numbers
-                draws["means"] = lines[..., 0] * self._columns.scale[numbers] + self._columns.centre[numbers]
-                slopes = np.quantile(lines[..., 1:] * self._units, tails, axis=0)
-            start, transitions, means, rates = (
-                np.quantile(draws.get(name, none), tails, axis=0)
-                for name in ("start", TRANSITIONS, "means", "rates")
-            )
-            ends = {column: np.quantile(part, tails, axis=0) for column, part in probs.items()}
-            return ChainInterval(start, transitions, means, rates, ends, slopes)
+                draws["means"], draws["coef"] = lines[..., 0], lines[..., 1:] * self._units
+            if "means" in draws:
+                draws["means"] = self._in_units(draws["means"])
+            parts = {name: draws.get(site, none) for name, site in names.items()}
+            parts["coef"] = draws.get("coef", none[..., None][..., :0])
+            named = {f"probabilities of column {column}": part for column, part in probs.items()}
+            ends = dict(zip(probs, ends_of(named, tails, True).values(), strict=True))
+            return ChainInterval(**ends_of(parts, tails, True), probabilities=ends)
         found = {
             column: _dirichlet_ends(model.natural(parameter_of(site)).natural, tails)
             for column, site in categories.items()
@@ -532,8 +533,6 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             ValueError: a row misses some numbers, but not all, and covariances are full.
         """
         check_is_fitted(self)
-        if X is None:
-            raise ValueError("X: expected the training sequences")
         _, x, sizes, weights = self._given(X, lengths, sample_weight, reset=False)
         rows = self._columns.standardised(x, torch.device("cpu"))
         return self._chain.program_arguments(rows, torch.as_tensor(sizes), torch.as_tensor(weights))

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
 from numpy.typing import ArrayLike
+from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array, check_random_state, check_scalar
 from sklearn.utils.validation import check_is_fitted
@@ -30,11 +31,28 @@ from pyro_fmvae.learn.linear_ascent import (
 )
 from pyro_fmvae.sklearn.standardisation import is_constant
 from pyro_fmvae.sklearn.table_estimator import (
+    VARIATIONAL_DRAWS,
     RowEstimator,
     check_components,
     check_convergence,
     check_tolerance,
+    ends_of,
+    gibbs_draws,
+    tails_of,
 )
+
+
+class FactorInterval(NamedTuple):
+    """Lower and upper ends, in this order along the first axis."""
+
+    components: np.ndarray
+    """Ends for ``components_``, [2, K, D]."""
+    mean: np.ndarray
+    """Ends for the means of the columns, [2, D]."""
+    noise_variance: np.ndarray
+    """Ends for the variances of the noise, [2, D], or [2] if all columns share one."""
+    covariance: np.ndarray
+    """Ends for the covariance of a row, [2, D, D]."""
 
 
 class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstimator):
@@ -100,6 +118,53 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
         check_convergence(self.converged_, len(bounds))
         self._publish()
         return self
+
+    def credible_interval(
+        self, probability: float = 0.95, X: ArrayLike | None = None, n_draws: int | None = None
+    ) -> FactorInterval:
+        """Equal-tailed intervals of all parameters, each by its own marginal posterior.
+
+        Means, variances and the covariance are the same for all rotations of the factors. Components have no
+        order and no signs: in each draw they are orthogonal in the way of ``components_``, and are paired
+        with those. Components of nearly equal size mix, and so have wide intervals. The ends are quantiles of
+        2,000 draws of the variational posterior, in which factors and loadings are independent: it is too
+        narrow. With ``n_draws`` they are exact, but for the noise of so many draws.
+
+        Args:
+            probability: of each interval, in (0, 1).
+            X: the training rows [n, D], for draws by Gibbs sampling.
+            n_draws: draws by Gibbs sampling, from the fit on; None for the variational posterior.
+
+        Raises:
+            ValueError: a probability out of range, or draws without rows.
+        """
+        check_is_fitted(self)
+        tails = tails_of(probability)
+        if n_draws is None:
+            weights, tau = self._rows.sample(VARIATIONAL_DRAWS, check_random_state(self.random_state))
+        else:
+            draws = gibbs_draws(self, n_draws, X)
+            weights, tau = draws["loadings"], draws["precision"].reshape(n_draws, -1)
+        noise, weights = self._scale / np.sqrt(tau), weights * self._scale[:, None]
+        loadings, mean = weights[..., :-1], self._centre + weights[..., -1]
+        left, sizes, _ = np.linalg.svd(loadings / noise[..., None], full_matrices=False)
+        pairs = self._axes.T @ left
+        order = np.stack([linear_sum_assignment(-np.abs(table))[1] for table in pairs])[:, :, None]
+        signs = np.sign(np.take_along_axis(pairs, order, 2))
+        if not self._shared:
+            left = left * sizes[:, None] * noise[..., None]
+        components = np.take_along_axis(left.swapaxes(1, 2), order, 1) * signs
+
+        covariance = []
+        for column, row in enumerate(loadings.swapaxes(0, 1)):
+            own = (loadings @ row[..., None])[..., 0]
+            own[:, column] += noise[:, column] ** 2
+            covariance.append(np.quantile(own, tails, axis=0))
+        variances = noise[:, 0] ** 2 if self._shared else noise**2
+        parts = {"components": components, "mean": mean, "noise_variance": variances}
+        return FactorInterval(
+            **ends_of(parts, tails, n_draws is not None), covariance=np.stack(covariance, 1)
+        )
 
     def _publish(self) -> None:
         mean, noise = self._rows.mean, np.sqrt(1 / self._rows.precision)
@@ -198,7 +263,7 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
         def model(x: Tensor, present: Tensor) -> None:  # [n, D] each
             with pyro.plate("relevances", int(relevance.max()) + 1):
                 own = pyro.sample("relevance", dist.Gamma(vague, vague))
-            relevances = pad(own, (0, 1), value=VAGUE)[relevance]
+            relevances = torch.cat([own, vague.expand(1)])[relevance]
             if shared:
                 precision = pyro.sample("precision", dist.Gamma(vague, vague))
                 scale = (precision * relevances).rsqrt()

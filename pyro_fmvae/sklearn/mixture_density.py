@@ -19,7 +19,14 @@ from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING, MixingWeights
 from pyro_fmvae.models.table_sites import NUMBERS, WEIGHTS, parameter_of
 from pyro_fmvae.sklearn.standardisation import CPU
-from pyro_fmvae.sklearn.table_estimator import TableEstimator, check_components, check_tolerance, tails_of
+from pyro_fmvae.sklearn.table_estimator import (
+    TableEstimator,
+    check_components,
+    check_tolerance,
+    ends_of,
+    gibbs_draws,
+    tails_of,
+)
 
 # Parameters of a mixture as a scikit-learn estimator.
 
@@ -233,14 +240,11 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         check_is_fitted(self)
         tails = tails_of(probability)
         if n_draws is not None:
-            ends = {
-                name: np.quantile(values, tails, axis=0)
-                for name, values in self._draws(
-                    self.model_, self.guide_, self.model_arguments(X), n_draws
-                ).items()
-            }
-            none = np.empty((2, self.n_components_, 0))
-            return CredibleInterval(ends[WEIGHTS], ends.get("means", none), ends.get("rates", none))
+            draws = gibbs_draws(self, n_draws, X)
+            none = np.empty((n_draws, self.n_components_, 0))
+            means = self._in_units(draws["means"]) if "means" in draws else none
+            parts = {"weights": draws[WEIGHTS], "means": means, "rates": draws.get("rates", none)}
+            return CredibleInterval(**ends_of(parts, tails, True))
         means, rates = self._ends(self._mixture, tails)
         return CredibleInterval(self._weight_interval(tails), means, rates)
 
@@ -282,7 +286,7 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         return self._guide(self.model_, self._mixture, row)
 
     def model_arguments(
-        self, X: ArrayLike | None, sample_weight: ArrayLike | None = None
+        self, X: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Arguments of :attr:`model_`: standardised columns, which entries are there, and weights.
 
@@ -290,11 +294,9 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
             X, sample_weight: as for :meth:`fit`.
 
         Raises:
-            ValueError: no rows; or a row misses some numbers, but not all, and covariances are full.
+            ValueError: a row misses some numbers, but not all, and covariances are full.
         """
         check_is_fitted(self)
-        if X is None:
-            raise ValueError("X: expected the training rows")
         rows, weights = self._rows(X, sample_weight, reset=False)
         given = torch.as_tensor(weights)
         return self._mixture.program_arguments(self._columns.standardised(rows, CPU), given)

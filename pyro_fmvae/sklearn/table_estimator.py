@@ -1,13 +1,15 @@
 """The common base of estimators of tables with several kinds of columns."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Number, Real
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from pyro.infer.autoguide import init_to_value
+from pyro.ops.stats import effective_sample_size
 from scipy.stats import gamma, t  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
@@ -25,6 +27,10 @@ from pyro_fmvae.sklearn.standardisation import Standardisation
 
 LARGEST: Final = 1e100
 """Size of the largest number of a row: squares and their sums are far from the largest float64."""
+FEWEST_DRAWS: Final = 50
+"""Effective draws of a chain, below which the ends of an interval are hardly known."""
+VARIATIONAL_DRAWS: Final = 2_000
+"""Draws of a variational posterior whose quantiles are the ends of intervals without a closed form."""
 
 
 class RowEstimator(BaseEstimator):
@@ -121,6 +127,12 @@ class TableEstimator(RowEstimator):
             rates = gamma.ppf(tails[:, None, None], a, scale=1 / rate)
         return means, rates
 
+    def _in_units(self, means: np.ndarray) -> np.ndarray:
+        """Means of standardised numbers, [..., D], in the data's units."""
+        numbers = self._columns.numbers
+        found: np.ndarray = means * self._columns.scale[numbers] + self._columns.centre[numbers]
+        return found
+
     def _guide(self, model: Callable[..., None], fitted: TablePosterior, one: Sequence[Any]) -> AutoConjugate:
         """An autoguide of the program with the posterior that was found, set up by arguments of any data."""
         guide = AutoConjugate(model, structured=True)
@@ -128,20 +140,46 @@ class TableEstimator(RowEstimator):
         guide.load_state_dict(fitted.program_state(), strict=False)
         return guide
 
-    def _draws(
-        self, model: Callable[..., None], guide: AutoConjugate, arguments: Sequence[Any], n_draws: int
-    ) -> dict[str, np.ndarray]:
-        """Draws of the program's parameters by Gibbs sampling from the fit on, by name, [n_draws, ...]."""
-        check_scalar(n_draws, "n_draws", Integral, min_val=1)
-        with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
-            first = {name: value.detach() for name, value in guide(*arguments).items()}
-            kernel = ConjugateGibbs(model, init_strategy=init_to_value(values=first))
-            draws = kernel.draw(*arguments, num_samples=n_draws, warmup_steps=n_draws // 10, num_chains=1)
-        found = {name: values[0].double().numpy() for name, values in draws.items()}
-        if "means" in found:
-            numbers = self._columns.numbers
-            found["means"] = found["means"] * self._columns.scale[numbers] + self._columns.centre[numbers]
-        return found
+
+def gibbs_draws(estimator: Any, n_draws: int, X: Any, *others: Any) -> dict[str, np.ndarray]:
+    """Draws of an estimator's program by Gibbs sampling, from its fit on, by site: [n_draws, ...].
+
+    Args:
+        estimator: has ``model_``, ``guide_``, ``model_arguments`` and ``random_state``.
+        n_draws: after a tenth as many that do not count.
+        X, others: the data of the fit, as ``model_arguments`` takes them.
+
+    Raises:
+        ValueError: no data, or no draws.
+    """
+    check_scalar(n_draws, "n_draws", Integral, min_val=1)
+    if X is None:
+        raise ValueError("X: expected the data of the fit, which draws are given")
+    model, guide, arguments = estimator.model_, estimator.guide_, estimator.model_arguments(X, *others)
+    with seeded(check_random_state(estimator.random_state).randint(2**31 - 1)):
+        first = {name: value.detach() for name, value in guide(*arguments).items()}
+        kernel = ConjugateGibbs(model, init_strategy=init_to_value(values=first))
+        draws = kernel.draw(*arguments, num_samples=n_draws, warmup_steps=n_draws // 10, num_chains=1)
+    return {name: values[0].double().numpy() for name, values in draws.items()}
+
+
+def ends_of(draws: Mapping[str, np.ndarray], tails: np.ndarray, is_chain: bool) -> dict[str, np.ndarray]:
+    """Ends of intervals, [2, ...], by draws of parameters, [S, ...]; warns of too few effective draws.
+
+    Args:
+        draws: by name of the parameter.
+        tails: see :func:`tails_of`.
+        is_chain: the draws are those of a chain, each of which depends on the one before.
+    """
+    for name, values in draws.items() if is_chain else ():
+        size: float = len(values)
+        if values.size and size >= FEWEST_DRAWS:
+            sizes = effective_sample_size(torch.as_tensor(values).unsqueeze(0), 0, 1)
+            size = float(sizes.nan_to_num(size).min())  # NaN: constants
+        if size < FEWEST_DRAWS:
+            message = f"n_draws: only {size:.0f} effective draws of '{name}'; ask for more"
+            warnings.warn(message, ConvergenceWarning, stacklevel=3)
+    return {name: np.quantile(values, tails, axis=0) for name, values in draws.items()}
 
 
 def check_sizes(rows: np.ndarray, name: str = "X", remedy: str = ", or set the number to NaN") -> None:

@@ -308,3 +308,52 @@ def test_components_without_rows_leave_predictions_as_they_are(components):
     for found, wanted in zip(model.credible_interval(), one.credible_interval(), strict=True):
         np.testing.assert_allclose(found[:, used], wanted[:, None], rtol=1e-3)
         assert np.isnan(found[:, ~used]).all()
+
+
+def test_intervals_of_draws_are_those_of_a_mixture_over_relevances():
+    """Given the relevance, lines and precision have a joint posterior in closed form."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 2))
+    y = 1 + x @ [1.0, -1.0] + rng.normal(0, 0.4, 20)
+    model = BayesianRegression(random_state=0).fit(x, y)
+    drawn = model.credible_interval(0.9, x, y, n_draws=1000)
+    z, target, _ = (part.numpy() for part in model.model_arguments(x, y))
+    logs, parts = np.linspace(-8, 12, 200), []
+    for log_alpha in logs:
+        prior = np.diag([np.exp(log_alpha), np.exp(log_alpha), VAGUE])
+        precision = z.T @ z + prior
+        mean = np.linalg.solve(precision, z.T @ target)
+        rate = VAGUE + (target @ target - mean @ precision @ mean) / 2
+        evidence = (np.linalg.slogdet(prior)[1] - np.linalg.slogdet(precision)[1]) / 2
+        evidence += VAGUE * (log_alpha - np.exp(log_alpha)) - (VAGUE + 10) * np.log(rate)
+        parts.append((evidence, mean, np.linalg.inv(precision), rate))
+    weights = np.array([part[0] for part in parts])
+    weights = np.exp(weights - weights.max())
+    some = rng.choice(len(logs), 20_000, p=weights / weights.sum())
+    tau = rng.gamma(VAGUE + 10, size=len(some)) / np.array([part[3] for part in parts])[some]
+    roots = np.linalg.cholesky(np.stack([part[2] for part in parts]))[some]
+    lines = np.stack([part[1] for part in parts])[some]
+    lines += np.einsum("smn,sn->sm", roots, rng.normal(size=lines.shape)) / np.sqrt(tau)[:, None]
+    coef = lines[:, :2] / model._scale * model._unit
+    intercept = lines[:, 2] * model._unit + model._middle - coef @ model._centre
+    for found, exact in (
+        (drawn.coef, coef),
+        (drawn.intercept, intercept),
+        (drawn.noise_variance, model._unit**2 / tau),
+    ):
+        ends = np.quantile(exact, [0.05, 0.95], axis=0)
+        np.testing.assert_allclose(found, ends, atol=0.1 * (ends[1] - ends[0]).max())
+
+
+def test_intervals_of_draws_of_two_lines():
+    """Components of rows are drawn together, by enumeration: no row weighs other than 1."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3, 3, (80, 1))
+    y = np.where(rng.random(80) < 0.5, 2 * x[:, 0], 4 - x[:, 0]) + rng.normal(0, 0.3, 80)
+    model = BayesianRegression(2, random_state=0).fit(x, y)
+    given, drawn = model.credible_interval(0.5), model.credible_interval(0.5, x, y, n_draws=300)
+    for one, other, name in zip(given, drawn, given._fields, strict=True):
+        width = one[1] - one[0]
+        np.testing.assert_allclose(other, one, atol=0.8 * width.max(), err_msg=name)
+    with pytest.raises(ValueError, match="X: expected the data of the fit"):
+        model.credible_interval(n_draws=10)

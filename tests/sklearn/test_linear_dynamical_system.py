@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from pyro_fmvae import ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.learn import linear_ascent
 from pyro_fmvae.learn.linear_ascent import FIRST, Steps
-from pyro_fmvae.sklearn import LinearDynamicalSystem
+from pyro_fmvae.sklearn import LinearDynamicalSystem, linear_dynamical_system
 
 LENGTHS = [40, 25, 15]
 
@@ -177,3 +177,30 @@ def test_files_and_messages(rows, system):
         system.forecast(2, lengths=[3])
     with pytest.raises(ValueError, match="tol: expected a number >= 0, got nan"):
         clone(system).set_params(tol=np.nan).fit(rows)
+
+
+def test_intervals_are_the_same_for_all_rotations_of_the_states(rows, system, monkeypatch):
+    rng = np.random.default_rng(0)
+    moves, _ = system._moves.sample(200, rng)
+    sights, tau = system._sights.sample(200, rng)
+    turns = np.linalg.qr(rng.normal(size=(200, 2, 2)))[0]
+    turned = np.concatenate([sights[..., :-1] @ turns, sights[..., -1:]], -1)
+    found = []
+    for draws in ((moves, sights), (turns.swapaxes(1, 2) @ moves @ turns, turned)):
+        given = {"moves": draws[0], "sights": draws[1], "precision": tau}
+        monkeypatch.setattr(linear_dynamical_system, "gibbs_draws", lambda *_, given=given: given)
+        found.append(system.credible_interval(0.9, rows, n_draws=200))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    assert (found[0].transition[0] < system.transition_).all()
+    assert (system.transition_ < found[0].transition[1]).all()
+
+
+def test_intervals_of_draws_by_gibbs_sampling(rows, system):
+    """They begin at the fit, and are as wide as its own or wider."""
+    given = system.credible_interval(0.5)
+    with pytest.warns(ConvergenceWarning, match="n_draws: only .* effective draws of '"):
+        drawn = system.credible_interval(0.5, rows, LENGTHS, n_draws=60)
+    for one, other, name in zip(given, drawn, given._fields, strict=True):
+        width = one[1] - one[0]
+        assert (np.abs(one.mean(0) - other.mean(0)) < 6 * width).all(), name

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from pyro_fmvae import ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.learn import linear_ascent
 from pyro_fmvae.learn.linear_ascent import MatrixPosterior, Table, factor_sums
-from pyro_fmvae.sklearn import PCA, FactorAnalysis
+from pyro_fmvae.sklearn import PCA, FactorAnalysis, linear_factors
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +178,69 @@ def test_constants_of_inexact_mean(rows, kind):
             [model.score(part) for model, part in zip(models, (flat, flat[:, 4:].repeat(3, 1)), strict=True)]
         )
     np.testing.assert_allclose(found[0], found[1], rtol=1e-3)
+
+
+def quantiles(values, weights, tails):
+    """Quantiles of values on a grid with weights."""
+    order = np.argsort(values, axis=None)
+    return np.interp(tails, np.cumsum(weights.ravel()[order]), values.ravel()[order])
+
+
+def test_intervals_of_draws_are_those_of_quadrature():
+    """One component of two columns: a loading by length and angle, and the noise, on a grid."""
+    rng = np.random.default_rng(0)
+    x = 3 + rng.normal(size=(25, 1)) @ [[1.0, -1.5]] + rng.normal(0, 0.7, (25, 2))
+    model, tails = PCA(1, random_state=0).fit(x), [0.1, 0.9]
+    drawn, variational = model.credible_interval(0.8, x, 2000), model.credible_interval(0.8)
+    z, vague = (x - x.mean(0)) / model._scale, linear_ascent.VAGUE
+    angles, logs = np.linspace(0, np.pi, 80, endpoint=False), np.linspace(-2.5, 4, 80)
+    size, angle, log_tau = np.meshgrid(np.linspace(0.02, 4, 80), angles, logs, indexing="ij")
+    axis, noise = np.stack([np.cos(angle), np.sin(angle)]), np.exp(-log_tau)
+    along = np.einsum("iabc,ij,jabc->abc", axis, z.T @ z, axis)
+    log_density = np.log(size) + log_tau - (1 + vague) * np.log(vague + size**2 / noise / 2)  # the prior's
+    for variance, squares in ((size**2 + noise, along), (noise, (z**2).sum() - along)):
+        log_density -= (24 * np.log(variance) + squares / variance) / 2
+        log_density -= np.log(variance / 25 + noise / vague) / 2  # of the mean
+    weights = np.exp(log_density - log_density.max())
+    weights, scale = weights / weights.sum(), model._scale[0]
+    loading, noise = size * axis * scale, noise * scale**2
+    signs = np.sign(np.einsum("i,iabc->abc", model.components_[0], axis))
+    narrow = []
+    for values, ends in {
+        "components": (signs * axis[0], lambda found: found.components[:, 0, 0]),
+        "noise_variance": (noise, lambda found: found.noise_variance),
+        "variance": (loading[1] ** 2 + noise, lambda found: found.covariance[:, 1, 1]),
+        "covariance": (loading[0] * loading[1], lambda found: found.covariance[:, 0, 1]),
+    }.values():
+        exact = quantiles(values, weights, tails)
+        np.testing.assert_allclose(ends(drawn), exact, atol=0.1 * (exact[1] - exact[0]))
+        narrow.append(np.ptp(ends(variational)) / np.ptp(exact))
+    assert max(narrow) < 0.95 and min(narrow) < 0.6
+
+
+@pytest.mark.parametrize("kind", [FactorAnalysis, PCA])
+def test_intervals_are_the_same_for_all_rotations_of_the_factors(rows, kind, monkeypatch):
+    model, rng = kind(3, random_state=0).fit(rows[0]), np.random.default_rng(0)
+    weights, tau = model._rows.sample(400, rng)
+    turns = np.linalg.qr(rng.normal(size=(400, 3, 3)))[0]
+    turned = np.concatenate([weights[..., :-1] @ turns, weights[..., -1:]], -1)
+    found = []
+    for loadings in (weights, turned):
+        given = {"loadings": loadings, "precision": tau[:, 0] if kind is PCA else tau}
+        monkeypatch.setattr(linear_factors, "gibbs_draws", lambda *_, given=given: given)
+        found.append(model.credible_interval(0.99, rows[0], n_draws=400))
+    for name, one, other in zip(found[0]._fields, *found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9)
+        given = model.get_covariance() if name == "covariance" else getattr(model, f"{name}_")
+        assert ((one[0] <= given) & (given <= one[1])).mean() > 0.85, name
+
+
+def test_intervals_need_rows_and_effective_draws(rows):
+    x = rows[0][:40]
+    model = FactorAnalysis(1, random_state=0).fit(x)
+    with pytest.raises(ValueError, match="X: expected the data of the fit, which draws are given"):
+        model.credible_interval(n_draws=10)
+    with pytest.warns(ConvergenceWarning, match="n_draws: only .* effective draws of '") as caught:
+        found = model.credible_interval(X=x, n_draws=60)
+    assert {str(one.message).split("'")[1] for one in caught} >= {"components", "mean"}
+    assert all(np.isfinite(ends).all() for ends in found)

@@ -278,10 +278,10 @@ def _log_by_function(expansion: _Expands, x: Lazy, call: Computed) -> Sum | None
         return expansion.log(cases)
     if name in ("add", "sub", "rsub", "sum"):
         return None
-    terms = expansion.of(a if name == "abs" else x)
-    if len(terms) != 1 or not is_plain(terms[0]) or any(f.function not in ("", "x") for f in terms[0]):
-        return None
-    return [_log_of_factor(f) for f in terms[0]]
+    terms, exponent = expansion.of(a if name == "abs" else x), _exponent(call)
+    if len(terms) == 1 and is_plain(terms[0]) and all(f.function in ("", "x") for f in terms[0]):
+        return [_log_of_factor(f) for f in terms[0]]
+    return scale(expansion.log(a), exponent) if exponent in (-1, 0.5, -0.5) else None
 
 
 def _log_of_factor(f: Factor) -> Product:

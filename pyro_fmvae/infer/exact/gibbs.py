@@ -96,7 +96,7 @@ class GibbsKernel(MCMCKernel):
         self._sites, self._joint = sites, LogJoint(self.model, args, kwargs)
         self._discrete = [name for name, site in sites.items() if is_discrete(site)]
         self._one_by_one = ""
-        if any(isinstance(site["scale"], Tensor) or site["scale"] != 1 for site in sites.values()):
+        if any(bool((torch.as_tensor(site["scale"]) != 1).any()) for site in sites.values()):
             self._one_by_one = "under poutine.scale"
         elif self._discrete:
             try:

@@ -55,6 +55,9 @@ EXPRESSIONS = {
     "stack": lambda v: torch.stack([v["real"][:, 0], v["rate"]], -1),
     "cat": lambda v: torch.cat([v["real"], v["vector"]], 1) * 3,
     "where": lambda v: torch.where(KEPT, v["real"][:, 0], v["rate"]),
+    "log of roots": lambda v: (
+        torch.cat([v["rate"], v["prob"]]).rsqrt().log() - (2 * torch.cat([v["prob"], v["rate"]])).sqrt().log()
+    ),
     "log of where": lambda v: torch.where(KEPT, v["prob"], v["rate"]).log(),
     "reshape": lambda v: v["real"].reshape(2, 3).T.flatten(),
     "broadcast": lambda v: v["scalar"].expand(4, 3) * torch.arange(3, dtype=D),
