@@ -197,7 +197,8 @@ class PlannedColumn:
 
         Args:
             values: the numbers or codes.
-            like: an entry of the column; ISO dates are written in the same way.
+            like: an entry of the column; ISO dates are written in the same way, and numbers have an
+                exponent only if it has one.
             comma: write numbers with a decimal comma.
         """
         if self.kind == "date":
@@ -210,6 +211,10 @@ class PlannedColumn:
             clocks = ["" if one is None else f"{one // 60:02d}:{one % 60:02d}" for one in minutes]
             return np.array(clocks, dtype=object)
         texts = ["" if math.isnan(value) else f"{value:.15g}" for value in values.tolist()]
+        if "e" not in like.lower():
+            exponents = {text for text in texts if "e" in text}
+            plain = {text: np.format_float_positional(float(text), trim="-") for text in exponents}
+            texts = [plain.get(text, text) for text in texts]
         return np.array([text.replace(".", ",") if comma else text for text in texts], dtype=object)
 
     def fill(self, written: np.ndarray, values: np.ndarray, comma: bool = False) -> np.ndarray:
@@ -508,12 +513,14 @@ def _of_known(column: Entries) -> PlannedColumn:
         return replace(plan, why=f"{plan.why}, {why}")
     if column.numbers.total() >= _PURE * known:
         return _numbers(column, row)
+    units = _units(column)
+    in_units = f"numbers in {next(iter(units))}, as texts" if units else "numbers with separators, as texts"
     for form, read, why in (
-        ("money", _money, "numbers with units or separators, as texts"),
+        ("money", _money, in_units),
         ("clock", _clock, "times of day or durations, in hours"),
     ):
         found = column.by(read)
-        lost, units = known - np.count_nonzero(~np.isnan(found)), _units(column)
+        lost = known - np.count_nonzero(~np.isnan(found))
         of_one = len(units) == 1 and units.total() >= _PURE * known
         if lost <= (0 if units else (1 - _PURE) * known) and (of_one or not units):
             none = f"; {lost:,} entries that are none count as missing" if lost else ""

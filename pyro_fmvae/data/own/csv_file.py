@@ -375,27 +375,30 @@ def _described(
             notes.append(f"{path.name} is not UTF-8, and is read as {name}")
     with plain.open(newline="", encoding=encoding) as lines:
         above = sum(1 for _ in takewhile(lambda line: line.startswith("#"), lines))
-    widths: dict[str, list[int]] = {}
+    rows: dict[str, list[list[str]]] = {}
     for separator in _SEPARATORS:
         text = _Text(plain, path, encoding, separator, above=above)
         try:
-            widths[separator] = [len(row) for _, row in islice(text.records(), _LOOKED_AT)]
+            rows[separator] = [row for _, row in islice(text.records(), _LOOKED_AT)]
         except ValueError:
-            widths[separator] = []
+            rows[separator] = []
+    widths = {one: [len(row) for row in found] for one, found in rows.items()}
+    even = {one: len({*found}) == 1 < found[0] for one, found in widths.items()}
     separator = max(
-        _SEPARATORS, key=lambda one: (len({*widths[one]}) == 1 < widths[one][0], _columns_of(widths[one]))
+        _SEPARATORS,
+        key=lambda one: (
+            even[one],
+            even[one] and one != "," and _has_decimal_commas(rows[one]),
+            _columns_of(widths[one]),
+        ),
     )
     text = _Text(plain, path, encoding, separator, above=above)
     if _indexed(widths[separator]):
-        rows = [row for _, row in islice(text.records(), 1, _LOOKED_AT)]
-        ended = all(row[-1] == "" for row in rows)
+        ended = all(row[-1] == "" for row in rows[separator][1:])
         text = replace(text, indexed=not ended, ended=ended)
     if separator != ",":
         notes.append(f"fields of {path.name} are separated by {_called(separator)}")
-    if separator != ",":
-        fields = [field for _, row in islice(text.records(), 1, _LOOKED_AT) for field in row]
-        points = sum(is_decimal(field) for field in fields)
-        if sum(pointed(field) != field for field in fields if "," in field) > points:
+        if _has_decimal_commas(rows[separator]):
             notes.append(f"numbers of {path.name} have decimal commas")
             text = replace(text, decimal=",")
     if above and _titled_by_comment(text, plan, asked):
@@ -427,6 +430,12 @@ def _with_zeros(text: _Text) -> list[int]:
     """Places of columns in which whole numbers begin with a 0, as codes do."""
     rows = [row for _, row in islice(text.records(), 1, _ZEROS)]
     return [place for place, column in enumerate(zip(*rows, strict=False)) if any(map(is_code, column))]
+
+
+def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
+    """Tell whether more numbers below the first row have a decimal comma than a point."""
+    fields = [field for row in rows[1:] for field in row]
+    return sum(pointed(field) != field for field in fields if "," in field) > sum(map(is_decimal, fields))
 
 
 def _called(separator: str) -> str:

@@ -293,6 +293,11 @@ def test_what_stands_for_a_missing_value_in_a_column_alone(tmp_path):
     texts = np.array(["-999", "NA", "1.50", "x"], dtype=object)
     assert depth.fill(texts, np.arange(4.0) / 4).tolist() == ["0", "0.25", "1.50", "x"]
     assert depth.fill(texts, np.arange(4.0) / 4, comma=True).tolist() == ["0", "0,25", "1.50", "x"]
+    small = np.array([1.5e-5, -2e-7, 1e16, 0.25])
+    gaps = np.array(["", "", "", "0.5"], dtype=object)
+    assert depth.fill(gaps, small).tolist() == ["0.000015", "-0.0000002", "10000000000000000", "0.5"]
+    gaps[3] = "5e-1"
+    assert depth.fill(gaps, small).tolist() == ["1.5e-05", "-2e-07", "1e+16", "5e-1"]
     codes, texts = replace(depth, words=("1", "2")), np.array(["1.0", "2", "3.0", "-999.0"], dtype=object)
     np.testing.assert_array_equal(codes.read(Entries("", texts))[0][:, 0], [0, 1, np.nan, np.nan])
     assert codes.fill(texts, np.ones(4)).tolist() == ["1.0", "2", "3.0", "2"]
@@ -405,6 +410,8 @@ def test_what_is_a_unit(tmp_path, unit, number):
     text = "\n".join(["a,b", *(f"{i}{unit},{i}.5" for i in range(30))])
     column, _ = read(tmp_path, text).plan
     assert column.kind == ("number" if number else "id")
+    if number and unit.strip().isalpha():
+        assert column.why == f"numbers in {unit.strip()}, as texts"
     mixed = "\n".join(["a,b", *(f"{i}{(unit, '')[i % 2]},{i}.5" for i in range(30))])
     assert read(tmp_path, mixed).plan[0].kind == ("number" if unit == "%" else "id")
     others = "\n".join(["a,b", *(f"{i}{(unit, ' °R', ' mg')[i % 3]},{i}.5" for i in range(30))])
@@ -487,6 +494,16 @@ def test_separators_commas_and_encodings_are_found(tmp_path, text, encoding, not
     raw = read(tmp_path, text, encoding)
     assert raw.column_names == ("höhe", "art") and raw.levels == ((), ("größer", "kleiner"))
     assert raw.x.tolist() == [[1.5, 0], [2.5, 1], [3.5, 0]] and note in raw.note
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_decimal_commas_without_a_header_separate_no_fields(tmp_path, separator):
+    """Every row has as many commas as any other, and more of them than of what separates its fields."""
+    rows = [separator.join(f"{i},{(7 * i + j) % 90 + 10}" for j in range(3)) for i in range(30)]
+    raw = read(tmp_path, "\n".join([*rows]) + "\n")
+    assert raw.x.shape == (30, 3) and raw.x[1].tolist() == [1.17, 1.18, 1.19] and raw.comma
+    lists = read(tmp_path, "\n".join(f"{i % 7},x{i % 3};y,{i % 5}" for i in range(30)) + "\n")
+    assert lists.x.shape == (30, 3) and not lists.comma
 
 
 @pytest.mark.parametrize("unit", ["", " €"])
