@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from sweep import Row, Sweep, main, scaled, where
 
 from pyro_fmvae import figures
@@ -167,17 +168,33 @@ def _draw(records: Sequence[Mapping[str, Any]], picture: Path) -> None:
                 matrices.setdefault(name, {}).setdefault(TITLES[short], found)
             if latents == AT_BETAS and not length and short not in ("vsc", "tc6"):
                 by_beta.setdefault(record["beta"], []).append(elbo)
-        label = "ELBO, nats per data point"
         drawn = {}
         if by_latents:
-            drawn["latents"] = figures.measure_curves(by_latents, "latent dimensions", label, log=True)
+            drawn["latents"] = _curves(by_latents, "latent dimensions")
         if len(by_beta) > 1:
-            drawn["beta"] = figures.measure_curves({"β-VAE": by_beta}, "β", label, log=True)
+            drawn["beta"] = _curves({"β-VAE": by_beta}, "β")
         blocks = dict(zip(smileys.ATTRIBUTES, smileys.FEATURES, strict=True))
         for name, found in matrices.items():
             drawn[name] = figures.correlation_matrices(found, smileys.SOURCES, blocks)
         for name, figure in drawn.items():
             figures.save(figure, picture.with_name(f"{picture.stem}-{data}-{name}.png"))
+
+
+def _curves(measured: Mapping[str, Mapping[float, Sequence[float]]], label: str) -> Figure:
+    """A curve per model against a varied number: means over seeds, and their standard deviations as bars."""
+    figure = Figure(figsize=(7.2, 4.0), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xscale="log", xlabel=label, ylabel="ELBO, nats per data point")
+    for name, values in measured.items():
+        places = sorted(values)
+        means = [np.mean(values[place]) for place in places]
+        spread = [np.std(values[place], ddof=1) if len(values[place]) > 1 else 0.0 for place in places]
+        axes.errorbar(places, means, spread, marker="o", capsize=3, label=name)
+    places = sorted({place for values in measured.values() for place in values})
+    axes.set_xticks(places, [f"{place:g}" for place in places])
+    axes.minorticks_off()
+    axes.legend()
+    return figure
 
 
 if __name__ == "__main__":

@@ -73,9 +73,7 @@ def test_curves_are_of_rows_of_equal_length(sweeps, tmp_path, monkeypatch):
     """Rows of tenfold and long training have matrices of their own, but no place on the curves."""
     with imported(ROOT / "examples", ["sweep", "vsc_sweep"]) as s:
         curves = []
-        monkeypatch.setattr(
-            s.vsc_sweep.figures, "measure_curves", lambda measured, *_, **__: curves.append(measured)
-        )
+        monkeypatch.setattr(s.vsc_sweep, "_curves", lambda measured, _: curves.append(measured))
         monkeypatch.setattr(s.vsc_sweep.figures, "correlation_matrices", lambda *_: None)
         names = []
         monkeypatch.setattr(s.vsc_sweep.figures, "save", lambda figure, path: names.append(path.name))

@@ -20,7 +20,6 @@ from pyro_fmvae.figures.factors import Factors
 from pyro_fmvae.figures.grids import reconstructions, sample_grid
 from pyro_fmvae.figures.interpolation import spike_toggles, value_sweeps
 from pyro_fmvae.figures.matrix import property_matrix
-from pyro_fmvae.figures.measures import measure_curves
 from pyro_fmvae.figures.nearest import nearest_pictures
 from pyro_fmvae.figures.page import save
 from pyro_fmvae.figures.pairs import pair_grid
@@ -46,7 +45,6 @@ __all__ = [
     "dendrogram",
     "dictionary",
     "em_curves",
-    "measure_curves",
     "moved_pictures",
     "nearest_pictures",
     "pair_grid",

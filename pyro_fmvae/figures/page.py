@@ -143,7 +143,7 @@ def plain_axes(axes: Axes, grid: str | None = FAINT) -> None:
         spine.set(color=FAINT, linewidth=0.8, visible=side in ("left", "bottom"))
 
 
-def tick_label(value: float, _: int | None = None) -> str:
+def tick_label(value: float, _: int) -> str:
     """A number as :func:`plain_axes` labels it; the second argument is for matplotlib."""
     return f"{value:,.10g}".replace("-", "−")
 
