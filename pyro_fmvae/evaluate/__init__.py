@@ -9,6 +9,7 @@ from pyro_fmvae.evaluate.agreement import (
 )
 from pyro_fmvae.evaluate.amortisation import amortisation_gap
 from pyro_fmvae.evaluate.bounds import Evaluable, bound, tighter_bounds
+from pyro_fmvae.evaluate.cells import Expression, differential_expression, with_new_batch
 from pyro_fmvae.evaluate.classification import (
     Overcall,
     classification_measures,
@@ -46,6 +47,7 @@ __all__ = [
     "Coding",
     "Encodings",
     "Evaluable",
+    "Expression",
     "Information",
     "Leakage",
     "Neighbours",
@@ -66,6 +68,7 @@ __all__ = [
     "contrast",
     "correlation_matrix",
     "dci",
+    "differential_expression",
     "dominating",
     "edit",
     "edit_latent",
@@ -95,4 +98,5 @@ __all__ = [
     "transport",
     "vector_index",
     "wilson_interval",
+    "with_new_batch",
 ]

@@ -35,9 +35,10 @@ from pyro_fmvae.app.runs.pages.measure_tables import terms_of
 from pyro_fmvae.app.runs.run import FIGURES, Run
 from pyro_fmvae.app.runs.search import Index
 from pyro_fmvae.data import Split
+from pyro_fmvae.data.count_table import CountTable
 from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.data.storage import to_uint8
-from pyro_fmvae.evaluate import NEAREST, Neighbours, edit
+from pyro_fmvae.evaluate import NEAREST, Neighbours, differential_expression, edit, with_new_batch
 from pyro_fmvae.evaluate.randomness import resolve_device
 from pyro_fmvae.learn.options import count
 
@@ -345,6 +346,85 @@ class TrainedRun:
                 :meth:`encode`.
         """
         return Index(self.run.recipe, self.model, self.rows(array), self.device, by, quantised)
+
+    # ------------------------------------------------------------------ cells
+
+    def map_query(self, counts: ArrayLike, iterations: int = 300, seed: int = 0) -> dict[str, np.ndarray]:
+        """Encode cells of one new batch, beside those of the training.
+
+        The weights by which the networks know the new batch are learnt from its cells; all others stay, so
+        that cells of other batches have the codes that they had. Cells of a known batch need :meth:`encode`.
+
+        Args:
+            counts: n cells of the new batch, [n, D]: the columns of the training without that of the batch.
+            iterations: steps on at most 200 cells each.
+            seed: of the steps.
+
+        Returns:
+            What :meth:`encode` returns.
+
+        Raises:
+            ValueError: a run without batches, a number out of range, or bad data: see :meth:`encode`.
+        """
+        count(0)("iterations", iterations)
+        count(0)("seed", seed)
+        table, given = self._counts("map_query"), np.asarray(counts)
+        if table.batch is None:
+            raise ValueError(f"run: map_query needs batches, {self.run.folder} has none; see encode")
+        (width,) = self.run.recipe.preprocessing.decoded_shape
+        if given.ndim != 2 or given.shape[1] != width:
+            raise ValueError(
+                f"counts: expected [n, {width}], without the column of the batch, got {list(given.shape)}"
+            )
+        known = self.rows(np.insert(given, table.batch, table.batches[0], axis=1)).observations
+        new = torch.cat([known[:, :-1], torch.full_like(known[:, -1:], len(table.batches))], 1)
+        model = with_new_batch(self.model, new.to(self.device), iterations, seed)
+        return encode_rows(model, in_order(Split(new), self.device))
+
+    def differential_expression(
+        self,
+        first: Given,
+        second: Given,
+        delta: float = 0.25,
+        num_samples: int = 5000,
+        offset: float = 0.1,
+        seed: int = 0,
+    ) -> dict[str, np.ndarray]:
+        """How the expression of each gene differs between two groups of cells.
+
+        Fold changes are those of pairs of cells, one of each group, at draws of z. Totals and batches do not
+        count: expression is what is expected of a cell of typical total, averaged over the batches.
+
+        Args:
+            first, second: cells of both groups, as for :meth:`encode`.
+            delta: size of a fold change that matters, in log2.
+            num_samples: pairs.
+            offset: counts that are added to both, so that genes with hardly any do not differ.
+            seed: of the pairs and draws.
+
+        Returns:
+            For each of D genes, float64: ``lfc``, the posterior mean of the log2 fold change from the second
+            group to the first; ``lfc_std``, its standard deviation; and ``probability`` that it is beyond
+            delta in size.
+
+        Raises:
+            ValueError: a run of other data than counts, a number out of range, or bad data: see
+                :meth:`encode`.
+        """
+        count(2)("num_samples", num_samples)
+        count(0)("seed", seed)
+        for name, number in (("delta", delta), ("offset", offset)):
+            if not number >= 0:
+                raise ValueError(f"{name}: expected a number >= 0, got {number}")
+        self._counts("differential_expression")
+        one, other = (self.rows(part).observations.to(self.device) for part in (first, second))
+        return differential_expression(self.model, one, other, delta, num_samples, offset, seed)._asdict()
+
+    def _counts(self, method: str) -> CountTable:
+        counts = self.run.recipe.preprocessing.counts
+        if counts is None:
+            raise ValueError(f"run: {method} needs a likelihood of counts, {self.run.folder} has none")
+        return counts
 
     # ------------------------------------------------------------------ to take along
 

@@ -57,6 +57,28 @@ def test_python(run):
     np.testing.assert_allclose(edited.sum(1), coded.sum(1), rtol=1e-5)  # each row keeps its own total
 
 
+def test_cells_of_a_new_batch_and_differences(run):
+    loaded, frame = pyro_fmvae.load(run), cells()
+    new = frame[GENES].to_numpy()[:40]
+    mapped = loaded.map_query(new, iterations=3)
+    assert {name: len(array) for name, array in mapped.items()} == dict.fromkeys(loaded.encode(frame), 40)
+    assert not np.array_equal(mapped["mean"], loaded.map_query(new, iterations=0)["mean"])
+    found = loaded.differential_expression(frame[:30], frame[30:], num_samples=200)
+    back = loaded.differential_expression(frame[30:], frame[:30], num_samples=200)
+    assert {name: array.shape for name, array in found.items()} == dict.fromkeys(
+        ("lfc", "lfc_std", "probability"), (len(GENES),)
+    )
+    np.testing.assert_allclose(found["lfc"], -back["lfc"], atol=6 * found["lfc_std"].max() / 200**0.5)
+    with pytest.raises(
+        ValueError, match=r"counts: expected \[n, 4\], without the column of the batch, got \[60, 5\]"
+    ):
+        loaded.map_query(np.ones((60, 5)))
+    with pytest.raises(ValueError, match="array: expected counts, whole numbers"):
+        loaded.map_query(new + 0.5)
+    with pytest.raises(ValueError, match="delta: expected a number >= 0, got -1"):
+        loaded.differential_expression(frame, frame, delta=-1)
+
+
 def test_numbers_of_batches_and_another_model(tmp_path):
     frame = cells().assign(donor=np.arange(N) % 3 + 7)
     tiny = {name[2:].replace("-", "_"): json.loads(value) for name, value in TINY.items()}

@@ -345,6 +345,7 @@ WRONG = [
     ),
     ("vsc", lambda run: run.edit(GREY, side=1), r"run: edit needs factors, but this run's model \(vsc\)"),
     ("vsc", lambda run: run.predict(GREY), "run: predict needs labels"),
+    ("units", lambda run: run.map_query(TABLE), "run: map_query needs a likelihood of counts"),
     ("grey", lambda run: run.predict(GREY), "run: predict needs labels"),
     ("point", lambda run: run.sample(1), "run: an auto-encoder .* has no density of z"),
 ]
