@@ -1,4 +1,4 @@
-"""What is asked of a trained model of counts: where cells of a new batch belong, and which genes differ."""
+"""Trained models of counts: cells of a new batch, and genes whose expression differs between groups."""
 
 from copy import deepcopy
 from math import log
