@@ -28,7 +28,11 @@ _DIFFERENT = 0.9  # share of different words from which a column names its rows
 _FEW = 10  # rows, whose words may all differ by chance
 _WORDY = 4  # words of an entry, on average, from which a column of different entries is text
 _TRUTHS = ({"yes", "no"}, {"true", "false"}, {"t", "f"}, {"y", "n"})
-_OF_ROWS = re.compile(r"(|.*[^a-z])(id|index|rownames?|row ?(no|number)?|nr|no|unnamed: 0)", re.IGNORECASE)
+_WHOSE = r".*[^a-z]|(?-i:.*[a-z](?=I[Dd]))|case|customer|patient|person|student|subject|user"
+_OF_ROWS = re.compile(
+    rf"({_WHOSE})?(id[ _]?(no|number)?|code|index|rownames?|row ?(no|number)?|nr|no|unnamed: 0)",
+    re.IGNORECASE,
+)
 _SIGN, _COIN = "[$€£¥]", "USD|EUR|GBP|CHF|JPY|CAD|AUD"
 _SCALE = r"(?<=\s)([a-zµ][A-Za-z]{0,5}[²³]?|[A-Z]{3})|(?<=\d)(kg|g|km|cm|mm|m|s|h|ms|min)"
 _MONEY = re.compile(
@@ -41,7 +45,17 @@ _CLOCK = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
 _DAY = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%m-%d-%Y", "%d-%m-%Y", "%m/%d/%y")
 _MORE = ("%d/%m/%y", "%d.%m.%y", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y")
 _TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p", "%I:%M:%S %p %z")
-_FORMATS = ("ISO8601", *_DAY, *_MORE, *(f"{day} {time}" for day in _DAY for time in _TIMES))
+_MONTH = ("%Y %b", "%b %Y", "%Y %B", "%B %Y", "%b-%Y")
+_QUARTER = "quarter"
+_FORMATS = (
+    "ISO8601",
+    *_DAY,
+    *_MORE,
+    *(f"{day} {time}" for day in _DAY for time in _TIMES),
+    *_MONTH,
+    _QUARTER,
+)
+_OF_QUARTER = re.compile(r"(\d{4})([- ]?)Q([1-4])")
 _COMPARED = 2000  # rows that show whether whole numbers are codes
 _BALANCED = 8.0  # groups of one size that are as even as those of codes
 _CLEAR = 8.0  # standard deviations by which a column differs between them
@@ -49,7 +63,9 @@ _MEASURES = ("number", "count", "integer", "date")
 _OF_UNITS = "%$€£¥°"  # which a second row may hold
 _NINES = re.compile(r"-99+")
 _ZONE = re.compile(r"(?:GMT|UTC)([-+])(\d{1,2})$")
-_DATE = re.compile(r"\d.*[-/.: ].*\d|[A-Za-z]{3,9} \d{1,2}, \d{4}")  # what may be one
+_DATE = re.compile(  # what may be one
+    r"\d.*[-/.: ].*\d|[A-Za-z]{3,9} \d{1,2}, \d{4}|[A-Za-z]{3,9}[- ]\d{4}|\d{4} [A-Za-z]{3,9}|\d{4}-?Q[1-4]"
+)
 _DAYS = 86_400  # seconds of one
 _HOUR = timedelta(hours=1)
 _LAST = 106_751  # days before and after 1970 that pandas reads
@@ -517,7 +533,7 @@ def _of_known(column: Entries) -> PlannedColumn:
     in_units = f"numbers in {next(iter(units))}, as texts" if units else "numbers with separators, as texts"
     for form, read, why in (
         ("money", _money, in_units),
-        ("clock", _clock, "times of day or durations, in hours"),
+        ("clock", _clock, "times of day or durations: 1:30 is 1.5"),
     ):
         found = column.by(read)
         lost = known - np.count_nonzero(~np.isnan(found))
@@ -601,7 +617,9 @@ def _date(column: Entries, row: _Row, form: str) -> PlannedColumn:
     parts = []
     if last.toordinal() - first.toordinal() >= 2 * 365 and len(np.unique(_part(known, "month"))) > 2:
         parts.append("month")
-    if len(np.unique(np.floor(known))) >= 7 and len(np.unique(_part(known, "weekday"))) > 4:
+    dates = np.floor(known).astype("M8[D]")
+    of_months = (dates == dates.astype("M8[M]")).all()  # or of quarters
+    if len(np.unique(dates)) >= 7 and len(np.unique(_part(known, "weekday"))) > 4 and not of_months:
         parts.append("weekday")
     if clock and len(np.unique(_part(known, "hour"))) > 2:
         parts.append("hour")
@@ -672,6 +690,10 @@ def _dates(column: Entries, form: str) -> np.ndarray:
 
     texts = [*column.counts]
     plain = [_ZONE.sub(lambda zone: f"{zone[1]}{int(zone[2]):02d}00", text) for text in texts]
+    if form == _QUARTER:
+        quarters = map(_OF_QUARTER.fullmatch, texts)
+        plain = [f"{one[1]}-{3 * int(one[3]) - 2:02d}-01" if one else "" for one in quarters]
+        form = "ISO8601"
     try:
         found = pd.to_datetime(pd.Series(plain, dtype=object), format=form, errors="coerce", utc=True)
     except (ValueError, OverflowError):
@@ -693,14 +715,21 @@ def _part(days: np.ndarray, part: str) -> np.ndarray:
 def date_texts(days: np.ndarray, form: str = "ISO8601", like: str = "") -> np.ndarray:
     """Days since 1970 as dates of a format; '' where one is missing.
 
-    ISO dates have a blank and the time of day if the date ``like`` has them. Without it, they have the time
-    of day if one of them has any. Dates of other formats lie between 1677 and 2262.
+    ISO dates have a blank and the time of day if the date ``like`` has them, and quarters what separates
+    their year. Without it, they have the time of day if one of them has any. Dates of other formats lie
+    between 1677 and 2262.
     """
     known = ~np.isnan(days)
     if form != "ISO8601":
         import pandas as pd
 
         dates = pd.Series(pd.to_datetime(np.clip(days, -_LAST, _LAST) * _DAYS, unit="s", utc=True))
+        if form == _QUARTER:
+            found = _OF_QUARTER.fullmatch(like)
+            texts = dates.dt.strftime(f"%Y{found[2] if found else ' '}Q") + dates.dt.quarter.astype(
+                "Int64"
+            ).astype(str)
+            return texts.where(known, "").to_numpy(dtype=object)
         return dates.dt.round("s").dt.strftime(form).fillna("").to_numpy(dtype=object)
     unit = "s" if (days[known] % 1).any() else "D"
     seconds = np.round(np.where(known, days, 0) * _DAYS).astype("datetime64[s]")

@@ -230,6 +230,13 @@ def test_what_the_columns_of_a_table_hold(tmp_path):
     assert all(column.why and column.treatment and column.values for column in raw.plan)
 
 
+@pytest.mark.parametrize("names", ["customerID,acid", "idno,paid", "case id,BID", "studentid,grid"])
+def test_different_whole_numbers_are_ids_by_the_name_of_their_column(tmp_path, names):
+    rows = [f"{37 * i + i % 5},{41 * i + i % 7},{i % 9}.5" for i in range(60)]
+    found = kinds(read(tmp_path, "\n".join([f"{names},size", *rows])))
+    assert [*found.values()] == ["id", "count", "number"]
+
+
 def test_numbers_that_begin_with_a_zero_are_codes_and_the_plan_says_so(tmp_path):
     text = "\n".join(["code,zip,x", *(f"{i:03d},0{i % 4},{i}.5" for i in range(30))])
     raw = read(tmp_path, text)
@@ -326,6 +333,7 @@ def test_units_times_and_formats_of_forms_are_read(tmp_path):
     seconds = np.datetime64("2023-02-02T14:05:09").astype("M8[s]").astype(float)  # an hour before Greenwich
     assert found["at"] == pytest.approx((seconds - 3600) / 86_400, abs=1e-9)
     assert raw.x[0, 0] % 1 * 24 == pytest.approx(2 + 5 / 60 + 9 / 3600)  # from an hour behind it
+    assert raw.plan[1].why == "times of day or durations: 1:30 is 1.5"
     assert raw.plan[1].write(np.array([13.75, np.nan])).tolist() == ["13:45", ""]
 
 
@@ -348,6 +356,36 @@ def test_filled_dates_are_written_as_those_beside_them(given, filled):
     assert column.fill(entries, np.array([0.0, day])).tolist() == [given, filled]
     midnight = filled.replace("15:40:45", "00:00:00").replace("15:40", "00:00")
     assert column.fill(entries, np.floor([0.0, day])).tolist() == [given, midnight]
+
+
+@pytest.mark.parametrize(
+    ("form", "texts"),
+    [
+        ("quarter", ["1998 Q1", "2001 Q4"]),
+        ("quarter", ["1998Q1", "2001Q4"]),
+        ("quarter", ["1998-Q1", "2001-Q4"]),
+        ("%Y %b", ["1998 Jan", "2001 Oct"]),
+        ("%B %Y", ["January 1998", "October 2001"]),
+        ("ISO8601", ["1998-01", "2001-10"]),
+    ],
+)
+def test_months_and_quarters_are_dates_without_a_weekday(tmp_path, form, texts):
+    between = pd.period_range("1998-01", "2001-12", freq="Q" if form == "quarter" else "M")
+    how = "%Y-%m" if form == "ISO8601" else form
+    written = [
+        f"{one.year}{texts[0][4:-2]}Q{one.quarter}" if form == "quarter" else one.strftime(how)
+        for one in between
+    ]
+    rows = [f"{date},{i % 7}.5" for i, date in enumerate(written * 3)]
+    raw = read(tmp_path, "\n".join(["when,x", *rows]))
+    column = raw.plan[0]
+    assert (column.kind, column.form, column.parts) == ("date", form, ("month",))
+    place = [written.index(text) for text in texts]
+    days = raw.x[place, 0]
+    assert days.astype("M8[D]").astype(str).tolist() == ["1998-01-01", "2001-10-01"]
+    if form != "ISO8601":  # whose gaps are filled with days
+        filled = column.fill(np.array([texts[0], ""], dtype=object), days + 20)
+        assert filled.tolist() == texts
 
 
 def test_dates_far_away_are_written_as_the_last_that_are_read():
