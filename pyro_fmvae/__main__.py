@@ -1,5 +1,6 @@
 """The command line: ``pyro-fmvae`` or ``python -m pyro_fmvae``."""
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from pyro_fmvae.files.temporary import keep_temporary_files_private
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with the status of :func:`~pyro_fmvae.app.cli.run_command`."""
+    gc.freeze()  # what imports have made is no garbage, and need not be looked at again and again
     keep_freed_memory()
     keep_temporary_files_private()
     stop_as_by_ctrl_c()

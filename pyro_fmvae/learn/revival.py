@@ -50,16 +50,15 @@ def revive(
         cannot change are left as they are.
     """
     x = _points(batches, min(POINTS, model.num_data))
-    gains = model.restart(*_encoded(model, x), torch.Generator().manual_seed(seed), restarts, GAIN)
+    codes = _encoded(model, x)
+    gains = model.restart(*codes, torch.Generator().manual_seed(seed), restarts, GAIN)
+    gammas = _responsibilities(model, *codes)
     for factor, size in enumerate(model.num_components):
-        if factor in model.labelled or size == 1:
-            continue
-        gammas = _responsibilities(model, x)
-        if _bits(gammas[factor]) >= INFORMATIVE:
+        if factor in model.labelled or size == 1 or _bits(gammas[factor]) >= INFORMATIVE:
             continue
         before, state = _bound(model, x, seed), {name: p.clone() for name, p in model.state_dict().items()}
         try:
-            if not _start(model, x, factor, gammas, seed):
+            if not _start(model, x, codes, factor, gammas, seed):
                 break
         except TypeError:
             break
@@ -68,17 +67,25 @@ def revive(
             model.load_state_dict(state)
             break
         gains[factor] = gain
+        codes = _encoded(model, x)
+        gammas = _responsibilities(model, *codes)
     return gains
 
 
 def _start(
-    model: FactorialMixtureVAE, x: Sequence[Tensor], factor: int, gammas: Sequence[Tensor], seed: int
+    model: FactorialMixtureVAE,
+    x: Sequence[Tensor],
+    codes: tuple[Tensor, Tensor],
+    factor: int,
+    gammas: Sequence[Tensor],
+    seed: int,
 ) -> bool:
     """Turn the direction of most information that no factor holds into a factor's block, and seed λ there.
 
     Args:
         model: changed in place.
         x: batches.
+        codes: location and scale of q(z | x) of their points, [M, J] each.
         factor: the one to start.
         gammas: responsibilities of all factors, [M, K_i] each.
         seed: of the analysis.
@@ -88,13 +95,13 @@ def _start(
     """
     from sklearn.metrics import adjusted_mutual_info_score  # heavy, and needed only here
 
-    loc, scale = (part.cpu().numpy() for part in _encoded(model, x))
-    mean, variance = loc, np.square(scale)
+    mean, scale = (part.cpu().numpy() for part in codes)
+    variance = np.square(scale)
     found, size = IndependentComponents.of(mean, variance, seed), model.num_components[factor]
     units = [found.unit([number], min(size, MOST)) for number in range(len(found.directions))]
-    codes = [gamma.argmax(-1).cpu().numpy() for gamma in gammas]
+    assigned = [gamma.argmax(-1).cpu().numpy() for gamma in gammas]
     left = [
-        unit.bits * (1 - max(adjusted_mutual_info_score(unit.assignments, held) for held in codes))
+        unit.bits * (1 - max(adjusted_mutual_info_score(unit.assignments, held) for held in assigned))
         for unit in units
     ]
     if max(left, default=0.0) < INFORMATIVE:
@@ -177,9 +184,9 @@ def _encoded(model: FactorialMixtureVAE, x: Sequence[Tensor]) -> tuple[Tensor, T
     return torch.cat(locs).double(), torch.cat(scales).double()
 
 
-def _responsibilities(model: FactorialMixtureVAE, x: Sequence[Tensor]) -> list[Tensor]:
-    """γ of every factor without labels, I tensors [M, K_i]."""
-    mean, variance = model._moments(*_encoded(model, x))
+def _responsibilities(model: FactorialMixtureVAE, loc: Tensor, scale: Tensor) -> list[Tensor]:
+    """γ of every factor without labels, I tensors [M, K_i], of codes [M, J]."""
+    mean, variance = model._moments(loc, scale)
     of_groups = []
     for group in model.factor_groups():
         priors = [natural_prior(prior) for prior in group.priors(mean.device)]
