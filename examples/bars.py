@@ -111,19 +111,14 @@ def draw(name: str, found: Found, data: Bars, folder: Path) -> None:
     draws = model.gibbs(data.x.float())
     figures.save(figures.slab_histogram(draws, probs, model.loc.detach(), scale), folder / "max-causes.png")
     height = dictionary.amax((1, 2)).mean().item()
-    learnt = {
-        "probability": probs.mean().item(),
-        "height of a bar": height,
-        "deviation of s": scale.mean().item(),
-        "noise": found.noise,
-    }
-    true = {
-        "probability": truth.probs,
-        "height of a bar": truth.dictionary.max().item() * truth.loc,
-        "deviation of s": truth.scale / truth.loc,
-        "noise": truth.noise,
-    }
-    figures.save(figures.parameter_table(true, learnt), folder / "max-parameters.png")
+    print(f"{'max':16}{'true':>10}{'learnt':>10}")
+    for parameter, true, learnt in (
+        ("probability", truth.probs, probs.mean().item()),
+        ("height of a bar", truth.dictionary.max().item() * truth.loc, height),
+        ("deviation of s", truth.scale / truth.loc, scale.mean().item()),
+        ("noise", truth.noise, found.noise),
+    ):
+        print(f"{parameter:16}{true:10.4f}{learnt:10.4f}")
 
 
 def main() -> None:

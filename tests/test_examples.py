@@ -292,7 +292,7 @@ PICTURES = {
     "vsc_sweep.py": ["codes-smiley-J20.png", "codes-smiley-latents.png"],
     "bars.py": [
         *("binary.png", "linear-on-max.png", "linear.png"),
-        *("max-causes.png", "max-parameters.png", "max.png"),
+        *("max-causes.png", "max.png"),
     ],
     "restoration.py": ["denoising.png", "inpainting.png"],
     "smiley.py": ["properties.png", "reconstructions.png"],

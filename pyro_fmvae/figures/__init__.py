@@ -23,7 +23,7 @@ from pyro_fmvae.figures.matrix import property_matrix
 from pyro_fmvae.figures.nearest import nearest_pictures
 from pyro_fmvae.figures.page import save
 from pyro_fmvae.figures.pairs import pair_grid
-from pyro_fmvae.figures.recovered_units import parameter_table, recovered_units
+from pyro_fmvae.figures.recovered_units import recovered_units
 from pyro_fmvae.figures.resampling import conditional_samples
 from pyro_fmvae.figures.slab_histogram import slab_histogram
 from pyro_fmvae.figures.spectrum import moved_pictures, spectrum
@@ -48,7 +48,6 @@ __all__ = [
     "moved_pictures",
     "nearest_pictures",
     "pair_grid",
-    "parameter_table",
     "property_matrix",
     "reconstructions",
     "recovered_units",

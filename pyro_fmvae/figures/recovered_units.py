@@ -1,10 +1,9 @@
-"""True and learnt generative fields, and true and learnt parameters, side by side."""
+"""True and learnt generative fields side by side."""
 
 import math
-from collections.abc import Mapping
 
 from pyro_fmvae.evaluate.recovery import RECOVERED, UnitMatch
-from pyro_fmvae.figures.page import FAINT, INK, MARGIN, NOTE, QUIET, Figure, Page, shorten, text_width, wrap
+from pyro_fmvae.figures.page import INK, MARGIN, NOTE, QUIET, Figure, Page, text_width, wrap
 from pyro_fmvae.figures.tiles import Array, cell_size
 from pyro_fmvae.figures.unit_tiles import POSITIVE, SIGNED, as_units, tiles
 
@@ -15,10 +14,6 @@ _HEAD = 30
 _BETWEEN = 12
 _PAGE = 1100  # beyond, units go on another line
 _FOUND, _MISSED = INK, "#b3322b"
-
-_ROW = 24
-_COLUMNS = ("true", "learnt", "difference")
-_LONGEST_NAME = 320
 
 
 def recovered_units(true: Array, learnt: Array, match: UnitMatch) -> Figure:
@@ -76,48 +71,3 @@ def recovered_units(true: Array, learnt: Array, match: UnitMatch) -> Figure:
         page.text(left + size[1] / 2, middle, text, 8, ha="center", color=colour)
     page.notes(notes, bottom + 4)
     return page.figure
-
-
-def parameter_table(true: Mapping[str, float], learnt: Mapping[str, float]) -> Figure:
-    """A table of true and learnt parameters and their differences.
-
-    Differences are in per cent of the true value, or absolute where that is 0.
-
-    Args:
-        true: name of a parameter, such as "noise sd" → its value.
-        learnt: the same names → values.
-
-    Raises:
-        ValueError: no parameters, different names, or values that are not finite.
-    """
-    if not true or set(true) != set(learnt):
-        raise ValueError(
-            f"true, learnt: expected the same names, at least one, got {list(true)} and {list(learnt)}"
-        )
-    if not all(math.isfinite(value) for value in [*true.values(), *learnt.values()]):
-        raise ValueError("true, learnt: expected finite values, got NaN or infinity")
-    names = [shorten(name, _LONGEST_NAME, 9) for name in true]
-    cells = [_cells(true[name], learnt[name]) for name in true]
-    rights, right = [], float(MARGIN + math.ceil(max(text_width(name, 9) for name in names)))
-    for column, head in enumerate(_COLUMNS):
-        right += 28 + max(text_width(head, 9, weight="bold"), *(text_width(row[column], 9) for row in cells))
-        rights.append(right)
-    page = Page(math.ceil(right) + MARGIN, 2 * MARGIN + _ROW * (len(names) + 1))
-    for right, head in zip(rights, _COLUMNS, strict=True):
-        page.text(right, MARGIN + _ROW / 2, head, 9, weight="bold", ha="right")
-    page.swatch(MARGIN, MARGIN + _ROW, page.width - 2 * MARGIN, 1, FAINT)
-    for number, (name, row) in enumerate(zip(names, cells, strict=True)):
-        middle = MARGIN + _ROW * (number + 1.5)
-        page.text(MARGIN, middle, name, 9)
-        for right, text in zip(rights, row, strict=True):
-            page.text(right, middle, text, 9, ha="right")
-    return page.figure
-
-
-def _cells(true: float, learnt: float) -> tuple[str, str, str]:
-    """Format both values with four significant digits of the larger one, and their difference."""
-    digits = max(0, 3 - math.floor(math.log10(max(abs(true), abs(learnt)) or 1.0)))
-    difference = learnt - true
-    relative = f"{100 * difference / abs(true):+.1f} %" if true else f"{difference:+.{digits}f}"
-    texts = f"{true:.{digits}f}", f"{learnt:.{digits}f}", relative
-    return texts[0].replace("-", "−"), texts[1].replace("-", "−"), texts[2].replace("-", "−")

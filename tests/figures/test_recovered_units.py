@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from pyro_fmvae.evaluate import UnitMatch, match_units
-from pyro_fmvae.figures import dictionary, parameter_table, recovered_units
+from pyro_fmvae.figures import dictionary, recovered_units
 from tests.figures.generator import corners, drawn, overlaps, texts
 
 TRUE = np.random.default_rng(0).standard_normal((5, 4, 4))
@@ -79,40 +79,3 @@ def test_lines_are_even():
 def test_errors(changes, message):
     with pytest.raises(ValueError, match=message):
         recovered_units(**({"true": TRUE, "learnt": LEARNT, "match": match_units(LEARNT, TRUE)} | changes))
-
-
-class TestParameterTable:
-    def test_by_hand(self):
-        true = {"π": 0.2, "mean": 0.0, "sd": -1.5, "noise": 2.0, "D": 1e5, "none": 0.0}
-        learnt = {"D": 1e5 + 1234, "noise": 2.1, "sd": -1.482, "mean": -0.01234, "π": 0.1973, "none": 0.0}
-        found = texts(parameter_table(true, learnt))
-        rows = [found[3 + 4 * n : 7 + 4 * n] for n in range(6)]
-        assert rows == [
-            ["π", "0.2000", "0.1973", "−1.4 %"],
-            ["mean", "0.00000", "−0.01234", "−0.01234"],
-            ["sd", "−1.500", "−1.482", "+1.2 %"],
-            ["noise", "2.000", "2.100", "+5.0 %"],
-            ["D", "100000", "101234", "+1.2 %"],
-            ["none", "0.000", "0.000", "+0.000"],
-        ]
-        assert found[:3] == ["true", "learnt", "difference"]
-
-    @pytest.mark.parametrize("length", [1, 40])
-    def test_no_text_overlaps(self, length):
-        names = [f"{n} " + "name " * length for n in range(8)]
-        values = dict(zip(names, np.logspace(-6, 6, 8).tolist(), strict=True))
-        figure = parameter_table(values, {name: -3 * values[name] for name in names})
-        assert overlaps(figure) == []
-        assert figure.canvas.get_width_height()[0] < 1000
-
-    @pytest.mark.parametrize(
-        ("true", "learnt", "message"),
-        [
-            ({}, {}, "true, learnt: expected the same names, at least one"),
-            ({"a": 1.0}, {"b": 1.0}, r"true, learnt: .* got \['a'\] and \['b'\]"),
-            ({"a": 1.0}, {"a": np.nan}, "true, learnt: expected finite values"),
-        ],
-    )
-    def test_errors(self, true, learnt, message):
-        with pytest.raises(ValueError, match=message):
-            parameter_table(true, learnt)
