@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyro_fmvae.data.sets.idx import VALID_SIZE
+from pyro_fmvae.data.sets.mnist import VALID_SIZE
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 

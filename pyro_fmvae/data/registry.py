@@ -19,8 +19,7 @@ from pyro_fmvae.data.own.zarr_store import is_folder
 from pyro_fmvae.data.patch_sets import split_patches
 from pyro_fmvae.data.sets.bars import LOADERS as BARS
 from pyro_fmvae.data.sets.celeba import LOADER as CELEBA
-from pyro_fmvae.data.sets.fashion_mnist import LOADER as FASHION_MNIST
-from pyro_fmvae.data.sets.mnist import LOADER as MNIST
+from pyro_fmvae.data.sets.mnist import LOADERS as MNIST
 from pyro_fmvae.data.sets.mnist_static import LOADER as MNIST_STATIC
 from pyro_fmvae.data.sets.omniglot import LOADER as OMNIGLOT
 from pyro_fmvae.data.sets.scenes import LOADER as SCENE_PATCHES
@@ -32,17 +31,7 @@ LARGEST_IMAGE: Final = 1024
 
 LOADERS: Final[dict[str, Loader]] = {
     loader.name: loader
-    for loader in (
-        SMILEY,
-        MNIST,
-        MNIST_STATIC,
-        FASHION_MNIST,
-        OMNIGLOT,
-        SPRITES,
-        CELEBA,
-        *BARS,
-        SCENE_PATCHES,
-    )
+    for loader in (SMILEY, MNIST[0], MNIST_STATIC, MNIST[1], OMNIGLOT, SPRITES, CELEBA, *BARS, SCENE_PATCHES)
 }
 """Known data sets by name, in the order that messages list them in."""
 SCENES: Final = SCENE_PATCHES.name

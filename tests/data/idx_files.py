@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 
-from pyro_fmvae.data.sets.idx import VALID_SIZE
+from pyro_fmvae.data.sets.mnist import VALID_SIZE
 
 RNG = np.random.default_rng(0)
 TRAIN = RNG.integers(0, 256, (VALID_SIZE + 3, 28, 28)).astype(np.uint8)

@@ -27,7 +27,7 @@ from pyro_fmvae.data.own.csv_file import read_csv
 from pyro_fmvae.data.own.folder import read_folder
 from pyro_fmvae.data.own.npz_file import read_npz
 from pyro_fmvae.data.own.zarr_store import decode_store
-from pyro_fmvae.data.sets.idx import read_idx
+from pyro_fmvae.data.sets.mnist import read_idx
 from pyro_fmvae.files.memory import at_most, most_used
 from tests.fuzz.mutations import bytewise, mutated, nested, replaced
 from tests.small_runs import command, stop_at, train, write_files

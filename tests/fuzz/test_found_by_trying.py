@@ -22,7 +22,7 @@ from pyro_fmvae.app.runs.trainer import Trainer
 from pyro_fmvae.data.image_cache import decode, load_images
 from pyro_fmvae.data.npz_arrays import read_arrays
 from pyro_fmvae.data.own.csv_file import read_csv
-from pyro_fmvae.data.sets.idx import read_idx
+from pyro_fmvae.data.sets.mnist import read_idx
 from pyro_fmvae.files.memory import at_most
 from tests.small_runs import command, state, stop_at, succeed, train, write_files
 
