@@ -16,6 +16,7 @@ from pyro_fmvae.app.recipes.pictures import (
     true_sources,
 )
 from pyro_fmvae.app.recipes.recipe import Recipe
+from pyro_fmvae.app.recipes.settings import shared_defaults
 from pyro_fmvae.data import Batches, Dataset, SparseOptions, Split
 from pyro_fmvae.data.registry import LOADERS, SCENES
 from pyro_fmvae.data.sets.bars import NAMES, bars_truth
@@ -80,7 +81,7 @@ class CoderRecipe(Recipe[_Options]):
         return {
             "latent_dim": 2 * dataset.event_shape[0] if bars else UNITS,
             "batch_size": batch_size(config, dataset),
-            **super().defaults_for(config, dataset),
+            **shared_defaults(config),
             "on_off": cls._split_patches(config),
             "final_learning_rate": 0.1 * config.learning_rate,
         }

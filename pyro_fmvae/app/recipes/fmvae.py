@@ -7,8 +7,7 @@ from typing import Any, Final
 import torch
 
 from pyro_fmvae.app.recipes.labelling import check_labels, check_numbered, own_labelled
-from pyro_fmvae.app.recipes.network_defaults import setting
-from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_views, networks, view_of
+from pyro_fmvae.app.recipes.networks import NetworkRecipe, check_views, networks, setting, view_of
 from pyro_fmvae.app.recipes.pictures import cluster_figure, factor_figures
 from pyro_fmvae.app.recipes.settings import budgets_of, hyperprior_of, is_own
 from pyro_fmvae.data import Batches, Dataset, Split, hide_labels, whole

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
 
 from torch import nn
 
-from pyro_fmvae.app.recipes.settings import shared_defaults
 from pyro_fmvae.data import Batches, Dataset, Preprocessing, SparseOptions, Split
 from pyro_fmvae.data.labels import Amount
 from pyro_fmvae.figures.page import Figure
@@ -124,9 +123,9 @@ class Recipe(ABC, Generic[Options]):
         return cls.check(completed(config, cls.defaults_for(config, dataset)), dataset)
 
     @classmethod
+    @abstractmethod
     def defaults_for(cls, config: Options, dataset: Dataset) -> dict[str, Any]:
         """Values by name of the options that data choose; ``config`` has what was given."""
-        return shared_defaults(config)
 
     @classmethod
     def check(cls, config: Options, dataset: Dataset) -> Options:

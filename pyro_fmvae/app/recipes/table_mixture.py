@@ -15,7 +15,7 @@ from pyro_fmvae import figures
 from pyro_fmvae.app.recipes.labelling import check_labels, check_numbered
 from pyro_fmvae.app.recipes.pictures import cluster_figure
 from pyro_fmvae.app.recipes.recipe import Recipe
-from pyro_fmvae.app.recipes.settings import budgets_of
+from pyro_fmvae.app.recipes.settings import budgets_of, shared_defaults
 from pyro_fmvae.data import Dataset, Kind, Preprocessing, SparseOptions, Split, hide_labels
 from pyro_fmvae.figures.columns import MOST_COLUMNS
 from pyro_fmvae.figures.page import Figure
@@ -165,7 +165,7 @@ class Mixture(Recipe[MixtureOptions]):
         if len(preprocessing.event_shape) != 1 or preprocessing.kind is Kind.PATCHES:
             raise ValueError("model: mixture learns tables; for pictures give --model fmvae")
         own = {"batch_size": number, "joint_iterations": STEPS, "starts": STARTS}
-        return super().defaults_for(config, dataset) | own | {"ignore": constant_columns(dataset)}
+        return shared_defaults(config) | own | {"ignore": constant_columns(dataset)}
 
     @classmethod
     def check(cls, config: MixtureOptions, dataset: Dataset) -> MixtureOptions:

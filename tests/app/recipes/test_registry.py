@@ -29,7 +29,7 @@ def test_every_class_is_abstract_or_final_and_every_final_one_is_registered():
         assert {kind for kind in subclasses(base) if not subclasses(kind)} == final
     assert all(recipe.__abstractmethods__ == frozenset() for recipe in RECIPES.values())
     assert all(kind.__abstractmethods__ for kind in subclasses(Recipe) - set(RECIPES.values()))
-    assert Recipe.__abstractmethods__ == {"build", "phases"}
+    assert Recipe.__abstractmethods__ == {"defaults_for", "build", "phases"}
 
 
 def test_an_option_of_several_models_is_the_same_option():
