@@ -152,14 +152,16 @@ class IncrementalAscent:
         self.model, self.parts = model, parts
         self.before, self._learns = before or self._priors(), before is None
         self.total_weight = float(sum(part.weights.sum() for part in parts))
-        self._statistics: list[dict[str, Tensor]] = []
         self._beside = [-math.inf] * len(parts)
         self._anderson, self._swept, self.plain = Anderson(), 0, True
         self._among: list[Tensor | None] = [None] * len(parts)
-        gaps = {name: model.natural(name).natural - value for name, value in self.before.items()}
-        for part in parts:
-            share = float(part.weights.sum()) / stand_for if stand_for else 0.0
-            self._statistics.append({name: share * gap for name, gap in gaps.items()})
+        self._statistics: dict[str, Tensor] = {}  # of all parts: small pieces would split the heap
+        for name, value in self.before.items():
+            gap = model.natural(name).natural - value
+            self._statistics[name] = gap.new_zeros(len(parts), *gap.shape)
+            if stand_for:
+                for part, kept in zip(parts, self._statistics[name], strict=True):
+                    kept.copy_(gap * (part.weights.sum() / stand_for))
 
     @torch.no_grad()
     def sweep(self, plain: bool = False) -> float:
@@ -177,10 +179,11 @@ class IncrementalAscent:
         if not leapt:
             begun, totals = self._state(), self._totals()  # anew, so that rounding does not pile up
             for number in range(len(self.parts)):
-                old = self._statistics[number]
+                for name, total in totals.items():
+                    total -= self._statistics[name][number]
                 self._visit(number)
                 for name, total in totals.items():
-                    total += self._statistics[number][name] - old[name]
+                    total += self._statistics[name][number]
                 self._add(totals)
             self._end(begun, totals)
         return self.bound()
@@ -200,7 +203,7 @@ class IncrementalAscent:
         if ahead is None:
             return False
         reached, before, totals = self.bound(), self.before, self._totals()
-        kept = self._statistics[0], self._beside[0], self._among[0]
+        kept = self._beside[0], self._among[0]
         sizes = [value.numel() for value in before.values()]
         pieces = [part.split(sizes) for part in ahead.split(len(ahead) // 2)]
         of_prior, of_posterior = (
@@ -222,7 +225,8 @@ class IncrementalAscent:
             self._end(begun, left)
             if self.bound() >= reached:
                 return True
-        self._statistics[0], self._beside[0], self._among[0] = kept
+        self._beside[0], self._among[0] = kept
+        self._statistics = {name: total.unsqueeze(0) for name, total in totals.items()}
         self.before = before
         self._add(totals)
         self._anderson = Anderson()
@@ -231,7 +235,9 @@ class IncrementalAscent:
     def _visit(self, number: int) -> None:
         """Take the statistics of a part, and which components may have its rows next time."""
         found = sufficient_statistics(self.model, self.parts[number], self._among[number])
-        self._statistics[number], self._beside[number], self._among[number] = found
+        statistics, self._beside[number], self._among[number] = found
+        for name, value in statistics.items():
+            self._statistics[name][number] = value
 
     def _state(self) -> Tensor:
         """λ0 and λ of all sites, laid out flat."""
@@ -257,7 +263,7 @@ class IncrementalAscent:
         return bound
 
     def _totals(self) -> dict[str, Tensor]:
-        return {name: torch.stack([part[name] for part in self._statistics]).sum(0) for name in self.before}
+        return {name: value.sum(0) for name, value in self._statistics.items()}
 
 
 class Anderson:

@@ -20,6 +20,8 @@ SHIFT: Final = 29
 """Bits by which a hash is shifted on its own."""
 JITTER: Final = 1e-6
 """Share of a column's variance that is added to the diagonal of a default prior covariance."""
+PART: Final = 100_000
+"""Rows whose products of columns are computed at once."""
 CONSTANT: Final = 1e-12
 """A column whose standard deviation is a smaller share of its mean counts as constant."""
 
@@ -66,10 +68,9 @@ class Standardisation:
         """
         every = X if every is None else every
         x, each = (_on(device, part) for part in (X, weights))
-        there = ~x.isnan()
-        count = (each @ there.double()).clamp(min=np.finfo(float).tiny)
+        count = (each @ (~x.isnan()).double()).clamp(min=np.finfo(float).tiny)
         means = each @ x.nan_to_num(0.0) / count
-        spread = (each @ torch.where(there, x - means, 0.0).square() / count).sqrt()
+        spread = (each @ (x - means).nan_to_num_(0.0).square_() / count).sqrt()
         centre, scale = means.cpu().numpy(), spread.cpu().numpy()
         scale = np.where(is_constant(scale, centre), 1.0, scale)
         levels = np.zeros(X.shape[1], dtype=int)
@@ -105,7 +106,7 @@ class Standardisation:
                 values = X[~np.isnan(X[:, column]), column]
                 _check_whole(values, "counts" if level == COUNTS else "categories", column)
         x, centre, scale = (_on(device, part) for part in (X, self.centre, self.scale))
-        return (x - centre) / scale
+        return (x - centre).div_(scale)
 
     def in_units(self, x: Tensor) -> np.ndarray:
         """Invert :meth:`standardised`."""
@@ -164,7 +165,7 @@ class Standardisation:
             given = _of_shape("covariance_prior", covariance, spread.shape)
             spread = given / (np.outer(scale, scale) if full else scale**2)
         else:
-            found = _covariance(x[:, numbers], torch.as_tensor(weights, device=x.device))
+            found = _covariance(x, torch.as_tensor(weights, device=x.device), numbers)
             spread = degrees_of_freedom * (found if full else np.diag(found))
         rate = torch.as_tensor(spread / 2)
         if not full:
@@ -225,14 +226,17 @@ def _check_whole(values: np.ndarray, what: str, column: int) -> None:
         raise ValueError(f"X: expected the {what} 0, 1, 2, ... in column {column}, got other numbers")
 
 
-def _covariance(x: Tensor, weights: Tensor) -> np.ndarray:
+def _covariance(x: Tensor, weights: Tensor, columns: np.ndarray) -> np.ndarray:
     """Covariance of standardised columns, [D, D], with the correlations of missing numbers at their means.
 
     A column without variance counts as one of variance 1.
     """
-    filled = x.nan_to_num(0.0)
-    scatter = ((weights.unsqueeze(-1) * filled).mT @ filled).cpu().numpy()
-    known = (weights @ (~x.isnan()).double()).cpu().numpy()
+    scatter, known = np.zeros((len(columns), len(columns))), np.zeros(len(columns))
+    for rows, each in zip(x.split(PART), weights.split(PART), strict=True):
+        numbers = rows[:, columns]
+        known += (each @ (~numbers.isnan()).double()).cpu().numpy()
+        numbers.nan_to_num_(0.0)
+        scatter += ((each.unsqueeze(-1) * numbers).mT @ numbers).cpu().numpy()
     squares = np.diag(scatter)
     sizes = np.sqrt(np.where(squares > 0, squares, 1.0))
     correlation = scatter / np.outer(sizes, sizes)

@@ -56,6 +56,15 @@ def test_one_part_is_coordinate_ascent(rows, full):
         torch.testing.assert_close(model.natural(name).natural, value, rtol=1e-10, atol=1e-10)
 
 
+def test_sweeps_take_no_further_memory(rows):
+    """Statistics that each visit allocates anew split the heap."""
+    ascent = IncrementalAscent(mixture(), parts_of(rows, 20))
+    places = {name: value.data_ptr() for name, value in ascent._statistics.items()}
+    for _ in range(3):
+        ascent.sweep()
+    assert {name: value.data_ptr() for name, value in ascent._statistics.items()} == places
+
+
 @pytest.mark.parametrize("weights", [DIRICHLET_WEIGHTS, STICK_BREAKING])
 @pytest.mark.parametrize(("full", "size"), [(True, 30), (True, N), (False, 30)])
 def test_every_sweep_raises_the_bound_to_that_of_the_model(rows, full, size, weights):

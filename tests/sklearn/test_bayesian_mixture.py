@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pyro_fmvae import TraceConjugate_ELBO
 from pyro_fmvae.models.table_sites import COUNTED, NUMBERS, WEIGHTS, parameter_of
-from pyro_fmvae.sklearn import BayesianMixture, OutlierDetector, bayesian_mixture
+from pyro_fmvae.sklearn import BayesianMixture, OutlierDetector, bayesian_mixture, standardisation
 
 UNITS, ORIGIN = np.array([1.0, 100.0, 0.01]), np.array([5.0, 0.0, 3.0])
 
@@ -114,6 +114,18 @@ def test_bound_of_one_component_is_the_evidence_in_the_units_of_the_data(data):
     assert streamed.lower_bound_ == pytest.approx(total, rel=1e-9)
     np.testing.assert_allclose(streamed.means_, mixture.means_)
     np.testing.assert_allclose(streamed.covariances_, mixture.covariances_)
+
+
+@pytest.mark.parametrize("part", [40, 7])
+def test_the_default_prior_has_the_covariance_of_the_rows(data, part, monkeypatch):
+    monkeypatch.setattr(standardisation, "PART", part)
+    x, weights = data[0][:40], 1.0 + np.arange(40) % 3
+    kinds = np.column_stack([x, np.arange(40) % 2])
+    columns = standardisation.Standardisation.of(kinds, weights, categorical=[x.shape[1]])
+    rows = columns.standardised(kinds, torch.device("cpu"))
+    factor = columns.prior(rows, weights, True, None, 1.0, 5.0, None).standard[-1]
+    correlation = np.cov(x.T, aweights=weights, ddof=0) / np.outer(columns.scale[:-1], columns.scale[:-1])
+    np.testing.assert_allclose(2 * factor @ factor.mT / 5, correlation, atol=2e-6)
 
 
 def test_scores_are_the_predictive_density(data):
