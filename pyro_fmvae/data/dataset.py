@@ -43,7 +43,8 @@ class Split:
     """Numbers of the whole file in their own units, [N, D], NaN where one is missing. `places` are the rows
     of this split. None unless it is a table that may have gaps."""
     written: Callable[[], Mapping[str, np.ndarray]] | None = None
-    """Reads all columns of the whole table as they are written, [N] by name: see `Raw`. None of arrays."""
+    """Reads all columns of the whole table as they are written, [N] by name: see `Raw`. Of a table without a
+    plan, it reads those that `raw` does not hold exactly. None of arrays."""
     comma: bool = False
     """These texts have decimal commas."""
     unseen: np.ndarray | None = None

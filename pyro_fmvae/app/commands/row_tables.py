@@ -74,10 +74,10 @@ def given_parts(
         stop = start + len(next(iter(arrays.values())))
         here = torch.arange(start, stop)
         given = dict[str, np.ndarray]()
-        if written and rows.places is not None:
-            given = {name: values[rows.places[here].numpy()] for name, values in written.items()}
-        elif (raw := rows.raw_rows(here)) is not None:
+        if not preprocessing.plan and (raw := rows.raw_rows(here)) is not None:
             given = {names[c] if names else f"x_{c}": values for c, values in enumerate(raw.T)}
+        if rows.places is not None and (given or preprocessing.plan):
+            given |= {name: values[rows.places[here].numpy()] for name, values in written.items()}
         yield {**arrays, **{GIVEN + name: values for name, values in given.items()}}
         start = stop
 

@@ -174,6 +174,28 @@ def read_words(
     )
 
 
+def large_integers(path: Path, decoded: ArrayFile) -> dict[str, np.ndarray]:
+    """The columns of whole numbers, without gaps, that float64 may not hold, [n] by name.
+
+    Args:
+        path: the file.
+        decoded: its columns of numbers, by :func:`decode_columns`.
+    """
+    table = _opened(path)
+    names = [name for name in table.schema.names if not name.startswith(LABEL)]
+    kinds = [_kind(table.schema.field(name), path) for name in names]
+    wide = [place for place, kind in enumerate(kinds) if kind.kind in "iu" and kind.itemsize == 8]
+    if not wide:
+        return {}
+    greatest = np.max([np.fmax.reduce(np.abs(part[:, wide])) for _, part in decoded.pieces()], axis=0)
+    chosen = [names[place] for place, most in zip(wide, greatest.tolist(), strict=True) if most >= 2**53]
+    with _naming(path):
+        check_fits(8 * table.count_rows() * len(chosen), str(path))
+        read = table.to_table(columns=chosen, use_threads=False)
+        read.validate(full=True)
+        return {name: read[name].to_numpy() for name in chosen if not read[name].null_count}
+
+
 def _frame(path: Path) -> Any:
     """A Parquet or Arrow file as a frame of pandas'."""
     table = _opened(path)

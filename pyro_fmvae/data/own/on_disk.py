@@ -1,7 +1,8 @@
 """A person's own data that stay on disk and are read as they are needed."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -12,7 +13,13 @@ from pyro_fmvae.data.array_file import ArrayFile, FileRows, RowArray, open_membe
 from pyro_fmvae.data.count_table import CountOptions, CountTable
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.npz_arrays import read_arrays
-from pyro_fmvae.data.own.column_file import FORMATS, decode_columns, is_numeric, read_labels
+from pyro_fmvae.data.own.column_file import (
+    FORMATS,
+    decode_columns,
+    is_numeric,
+    large_integers,
+    read_labels,
+)
 from pyro_fmvae.data.own.h5ad_file import LARGE, DenseRows, open_h5ad
 from pyro_fmvae.data.own.npz_file import OPTIONAL, check_shape, described
 from pyro_fmvae.data.own.raw import Raw
@@ -38,6 +45,8 @@ class OnDisk(NamedTuple):
     column_names: tuple[str, ...] = ()
     value_names: tuple[tuple[str, ...], ...] = ()
     levels: tuple[tuple[str, ...], ...] = ()
+    written: Callable[[], Mapping[str, np.ndarray]] | None = None
+    """Reads the columns again that `x` does not hold exactly, [n] by name."""
 
     @property
     def source(self) -> str:
@@ -49,7 +58,14 @@ class OnDisk(NamedTuple):
         labels = None if self.labels is None else torch.from_numpy(self.labels)
         x = FileRows(self.x, preprocessing, self.source)
         raw = self.x if preprocessing.missing else None
-        return Split(x, labels, signed=preprocessing.signed, places=torch.arange(len(x)), raw=raw)
+        return Split(
+            x,
+            labels,
+            signed=preprocessing.signed,
+            places=torch.arange(len(x)),
+            raw=raw,
+            written=self.written,
+        )
 
 
 def open_file(
@@ -98,7 +114,13 @@ def open_file(
         return None
     if suffix in FORMATS:
         x, columns = decode_columns(path)
-        return OnDisk(path, x, **read_labels(path, values or {}, left_out), column_names=columns)
+        return OnDisk(
+            path,
+            x,
+            **read_labels(path, values or {}, left_out),
+            column_names=columns,
+            written=partial(large_integers, path, x),
+        )
     if suffix == STORE:
         x, described_by = decode_store(path)
         return OnDisk(path, _pictures(x, path), **described_by)
@@ -139,7 +161,15 @@ def read_whole(
     x = found.x.read()
     if (np.isinf(x) if missing else ~np.isfinite(x)).any():
         raise ValueError(f"{found.source}: expected finite numbers{', or NaN' if missing else ''}")
-    return Raw(x, found.labels, found.label_names, found.column_names, found.value_names, found.levels)
+    return Raw(
+        x,
+        found.labels,
+        found.label_names,
+        found.column_names,
+        found.value_names,
+        found.levels,
+        written=found.written,
+    )
 
 
 def split_on_disk(

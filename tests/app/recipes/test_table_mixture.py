@@ -297,6 +297,24 @@ def test_numbers_of_parquet_stay_what_they_are(tmp_path):
     assert [*found["index:word"]] == [*frame.index]
 
 
+@pytest.mark.parametrize("split", [(), ("--split", "test")])
+def test_whole_numbers_of_parquet_without_words_stay_what_they_are(tmp_path, split):
+    """Such a file stays on disk, as float64, and has no plan; of a split, its rows are held in memory."""
+    pd, parquet = pytest.importorskip("pandas"), pytest.importorskip("pyarrow.parquet")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"big": 2**60 + np.arange(300) % 50, "x": rng.normal(size=300), "few": np.arange(300)}
+    )
+    frame.to_parquet(tmp_path / "a.parquet")
+    succeed("train", "--data", tmp_path / "a.parquet", "--out", tmp_path / "run", "--factors", 2)
+    out, given = tmp_path / "out.parquet", () if split else ("--data", tmp_path / "a.parquet")
+    succeed("encode", tmp_path / "run", *given, *split, "--out", out)
+    found = parquet.read_table(out).to_pandas()
+    assert found["big"].dtype == np.int64 and len(found) == (30 if split else 300)
+    assert (found["big"] == frame["big"][found["few"].astype(int)].to_numpy()).all()
+    np.testing.assert_allclose(found["x"], frame["x"][found["few"].astype(int)])
+
+
 def test_columns_that_are_called_as_codes_are_keep_their_values(tmp_path):
     """A table that was encoded before, and a column that is called as its index is."""
     rng = np.random.default_rng(0)
