@@ -33,6 +33,7 @@ class Sums:
         zy: Σ E[z] y, [D, M].
         zz: Σ E[z zᵀ] of each group of rows that have the same, [C, M, M].
         group: group of each row, int64 [D].
+        evidence: part of the bound that the z themselves have.
     """
 
     count: np.ndarray
@@ -40,6 +41,21 @@ class Sums:
     zy: np.ndarray
     zz: np.ndarray
     group: np.ndarray
+    evidence: float = 0.0
+
+    def plus(self, other: "Sums | None") -> "Sums":
+        """These sums and others, of further y."""
+        if other is None:
+            return self
+        pairs, group = np.unique(np.stack([self.group, other.group]), axis=1, return_inverse=True)
+        return Sums(
+            self.count + other.count,
+            self.yy + other.yy,
+            self.zy + other.zy,
+            self.zz[pairs[0]] + other.zz[pairs[1]],
+            group.ravel(),
+            self.evidence + other.evidence,
+        )
 
 
 @dataclass(frozen=True)
@@ -58,7 +74,9 @@ class MatrixPosterior:
         at: precision of each row's noise at which the covariances were found, [D].
         tau: shapes and rates of q(τ), [2, noises].
         alpha: shapes and rates of q(α), [2, relevances].
-        evidence: bound on the log-probability of y given z, less the divergence of q(τ, w, α).
+        evidence: bound on the log-probability of y given z, less the divergence of q(τ, w, α), and the sums'
+            own.
+        sums: that it was learnt from.
     """
 
     noise: np.ndarray | None
@@ -70,6 +88,7 @@ class MatrixPosterior:
     tau: np.ndarray
     alpha: np.ndarray
     evidence: float = -math.inf
+    sums: Sums | None = None
 
     @classmethod
     def at_start(
@@ -175,7 +194,8 @@ class MatrixPosterior:
             at=at,
             tau=tau,
             alpha=alpha,
-            evidence=float(evidence),
+            evidence=float(evidence) + sums.evidence,
+            sums=sums,
         )
 
     def without(self, columns: np.ndarray) -> "MatrixPosterior":
@@ -247,6 +267,8 @@ class Table:
         order: place of each row in the data, int64 [N].
         patterns: which numbers there are, [U, D].
         counts: rows of each pattern, int64 [U].
+        weights: rows that each one stands for, [N].
+        totals: their sums by pattern, [U].
         columns: the different columns of ``patterns``, [U, C].
         group: number of that of each column, int64 [D].
     """
@@ -255,18 +277,22 @@ class Table:
     order: np.ndarray
     patterns: np.ndarray
     counts: np.ndarray
+    weights: np.ndarray
+    totals: np.ndarray
     columns: np.ndarray
     group: np.ndarray
 
     @classmethod
-    def of(cls, x: np.ndarray) -> "Table":
-        """Numbers [N, D], NaN where missing."""
+    def of(cls, x: np.ndarray, weights: np.ndarray | None = None) -> "Table":
+        """Numbers [N, D], NaN where missing, with weights [N]; None: 1."""
+        weights = np.ones(len(x)) if weights is None else weights
         there = ~np.isnan(x)
         patterns, pattern, counts = np.unique(there, axis=0, return_inverse=True, return_counts=True)
         columns, group = np.unique(patterns, axis=1, return_inverse=True)
         order = np.argsort(pattern.ravel(), kind="stable")
-        x = np.where(there, x, 0.0)[order]
-        return cls(x, order, patterns.astype(float), counts, columns.astype(float), group.ravel())
+        x, totals = np.where(there, x, 0.0)[order], np.bincount(pattern.ravel(), weights)
+        patterns, columns = patterns.astype(float), columns.astype(float)
+        return cls(x, order, patterns, counts, weights[order], totals, columns, group.ravel())
 
 
 def _factors(
@@ -303,28 +329,39 @@ def factors_of(table: Table, rows: MatrixPosterior) -> tuple[np.ndarray, np.ndar
     return means, log_scales
 
 
-def factor_sums(table: Table, rows: MatrixPosterior) -> tuple[Sums, float]:
-    """Sums that loadings are learnt from, and minus the divergence of all factors from their prior."""
+def factor_sums(table: Table, rows: MatrixPosterior) -> Sums:
+    """Sums that loadings are learnt from, with minus the divergence of factors from their prior."""
     width = rows.mean.shape[1]
     zz, zy, evidence = np.zeros((table.columns.shape[1], width**2)), np.zeros_like(rows.mean), 0.0
     for block, own, mean, covariance, log_scale in _factors(table, rows):
-        z, counts = np.column_stack([mean, np.ones(len(mean))]), table.counts[block]
-        squares = np.stack([part.T @ part for part in np.split(z, np.cumsum(counts)[:-1])])
-        squares[:, :-1, :-1] += counts[:, None, None] * covariance
-        zz += table.columns[block].T @ squares.reshape(len(counts), -1)
-        zy += table.x[own].T @ z
+        z, ends = np.column_stack([mean, np.ones(len(mean))]), np.cumsum(table.counts[block])[:-1]
+        weighted, totals = table.weights[own, None] * z, table.totals[block]
+        parts = zip(np.split(z, ends), np.split(weighted, ends), strict=True)
+        squares = np.stack([one.T @ other for one, other in parts])
+        squares[:, :-1, :-1] += totals[:, None, None] * covariance
+        zz += table.columns[block].T @ squares.reshape(len(totals), -1)
+        zy += table.x[own].T @ weighted
         traces = np.einsum("ukk->u", covariance)
-        evidence += float(counts @ (log_scale + width - 1 - traces) - (mean**2).sum()) / 2
+        evidence += (
+            float(totals @ (log_scale + width - 1 - traces) - table.weights[own] @ (mean**2).sum(1)) / 2
+        )
     zz = zz.reshape(-1, width, width)
-    return Sums(table.counts @ table.patterns, (table.x**2).sum(0), zy, zz, table.group), evidence
+    return Sums(table.totals @ table.patterns, table.weights @ table.x**2, zy, zz, table.group, evidence)
 
 
-def factor_ascent(table: Table, rows: MatrixPosterior) -> Iterator[tuple[MatrixPosterior, float]]:
-    """Updates of the factors of all rows, then of the loadings."""
+def factor_ascent(
+    table: Table, rows: MatrixPosterior, before: Sums | None = None
+) -> Iterator[tuple[MatrixPosterior, float]]:
+    """Updates of the factors of all rows, then of the loadings.
+
+    Args:
+        table: rows.
+        rows: loadings to start at.
+        before: sums of earlier rows, whose factors stay.
+    """
     while True:
-        sums, evidence = factor_sums(table, rows)
-        rows = rows.learnt(sums)
-        yield rows, rows.evidence + evidence
+        rows = rows.learnt(factor_sums(table, rows).plus(before))
+        yield rows, rows.evidence
 
 
 def principal_start(table: Table, width: int, shared: bool, own: bool) -> MatrixPosterior:
@@ -336,8 +373,8 @@ def principal_start(table: Table, width: int, shared: bool, own: bool) -> Matrix
         shared: all columns have noise of one precision.
         own: each factor has a relevance of its own.
     """
-    count, dim = table.x.shape
-    covariance = table.x.T @ table.x / count
+    dim = table.x.shape[1]
+    covariance = (table.weights[:, None] * table.x).T @ table.x / table.totals.sum()
     values, axes = np.linalg.eigh(covariance)
     values, axes = np.maximum(values[::-1], 0), axes[:, ::-1]
     rest = values[width:].mean() if width < dim else values[-1] / 2

@@ -9,10 +9,11 @@ import pyro
 import pyro.distributions as dist
 import torch
 from numpy.typing import ArrayLike
+from pyro import poutine
 from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array, check_random_state, check_scalar
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -66,6 +67,8 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
     _rows: MatrixPosterior
     _centre: np.ndarray
     _scale: np.ndarray
+    _log_units: float
+    """What the units of the rows so far take from the bound."""
     _loadings: np.ndarray
     """In the data's units, orthogonal in those of the noise, [D, K]."""
 
@@ -82,42 +85,83 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: Any = None) -> Any:
+    def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Any:
         """Fit the model.
 
         Args:
             X: rows [n, D], NaN where missing.
             y: ignored.
+            sample_weight: rows that each one stands for, >= 0, [n].
 
         Raises:
             ValueError: an argument out of range, or more components than columns.
         """
         check_tolerance(self.tol)
         check_scalar(self.max_iter, "max_iter", Integral, min_val=1)
-        x = self._checked(X, reset=True)
-        count, dim = x.shape
+        x, weights = self._given(X, sample_weight, reset=True)
+        dim, count = x.shape[1], float(weights.sum())
         check_components(self.n_components, most=dim)
-        there = np.maximum((~np.isnan(x)).sum(0), 1)
-        self._centre = np.nansum(x, 0) / there
-        scale = np.sqrt(np.nansum((x - self._centre) ** 2, 0) / there)
+        there = np.maximum(weights @ ~np.isnan(x), np.finfo(float).tiny)
+        self._centre = weights @ np.nan_to_num(x) / there
+        scale = np.sqrt(weights @ np.nan_to_num(x - self._centre) ** 2 / there)
         scale = np.where(is_constant(scale, self._centre), 0.0, scale)
         if self._shared:
             scale[:] = np.sqrt((scale**2).mean())
         self._scale = np.where(scale > 0, scale, 1.0)
-        table = Table.of((x - self._centre) / self._scale)
+        table = Table.of((x - self._centre) / self._scale, weights)
         limits = self.max_iter, self.tol * count
         if self.n_components == "auto":
-            start = principal_start(table, max(min(dim, count) - 1, 1), self._shared, True)
+            start = principal_start(table, max(min(dim, int(count)) - 1, 1), self._shared, True)
             found = fewest_factors(table, start, *limits)
         else:
             start = principal_start(table, int(self.n_components), self._shared, False)
             found = climb(factor_ascent(table, start), *limits)
-        self._rows, bounds, self.converged_ = found
-        self.lower_bounds_ = np.array(bounds) - np.where(np.isnan(x), 0.0, np.log(self._scale)).sum()
-        self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
-        check_convergence(self.converged_, len(bounds))
-        self._publish()
+        self._log_units = 0.0
+        self._keep(x, weights, *found)
         return self
+
+    def partial_fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Any:
+        """Learn from further rows: the posterior given the rows so far is the prior of these.
+
+        The first call is :meth:`fit`, which chooses the number of factors. No row should be given twice.
+
+        Args:
+            X, y, sample_weight: as for :meth:`fit`.
+
+        Raises:
+            ValueError: see :meth:`fit`.
+        """
+        if not hasattr(self, "_rows"):
+            return self.fit(X, sample_weight=sample_weight)
+        x, weights = self._given(X, sample_weight, reset=False)
+        table = Table.of((x - self._centre) / self._scale, weights)
+        ascent = factor_ascent(table, self._rows, self._rows.sums)
+        self._keep(x, weights, *climb(ascent, self.max_iter, self.tol * float(weights.sum())))
+        return self
+
+    def _given(self, X: ArrayLike, sample_weight: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Rows [n, D] of weights [n] above 0."""
+        x = self._checked(X, reset)
+        weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+        if not weights.any():
+            raise ValueError("sample_weight: expected a weight above zero, got none")
+        return x[weights > 0], weights[weights > 0]
+
+    def _keep(
+        self,
+        x: np.ndarray,
+        weights: np.ndarray,
+        rows: MatrixPosterior,
+        bounds: list[float],
+        converged: bool,
+    ) -> None:
+        """Keep the posterior that was found, in the data's units."""
+        self._rows, self.converged_ = rows, converged
+        self._log_units += float(weights @ np.where(np.isnan(x), 0.0, np.log(self._scale)).sum(1))
+        self.lower_bounds_ = np.array(bounds) - self._log_units
+        self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
+        check_convergence(converged, len(bounds), level=4)
+        self._publish()
 
     def credible_interval(
         self, probability: float = 0.95, X: ArrayLike | None = None, n_draws: int | None = None
@@ -260,7 +304,7 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
         relevance = torch.tensor(self._rows.relevance)
         zero, vague = torch.zeros((), dtype=torch.float64), torch.tensor(VAGUE, dtype=torch.float64)
 
-        def model(x: Tensor, present: Tensor) -> None:  # [n, D] each
+        def model(x: Tensor, present: Tensor, weights: Tensor) -> None:  # [n, D] twice, and [n]
             with pyro.plate("relevances", int(relevance.max()) + 1):
                 own = pyro.sample("relevance", dist.Gamma(vague, vague))
             relevances = torch.cat([own, vague.expand(1)])[relevance]
@@ -273,7 +317,7 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
                     precision = pyro.sample("precision", dist.Gamma(vague, vague))
                     scale = (precision.unsqueeze(-1) * relevances).rsqrt()
                     loadings = pyro.sample("loadings", dist.Normal(zero, scale).to_event(1))
-            with pyro.plate("rows", len(x), subsample=x):
+            with pyro.plate("rows", len(x), subsample=x), poutine.scale(scale=weights):
                 standard = dist.MultivariateNormal(zero.expand(width - 1), torch.eye(width - 1).double())
                 z = pad(pyro.sample("z", standard), (0, 1), value=1.0)
                 numbers = dist.Normal(z @ loadings.mT, precision.rsqrt())
@@ -285,16 +329,20 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
     def guide_(self) -> AutoConjugate:
         """A new autoguide of :attr:`model_` with the posterior that was found; factors are found anew."""
         guide = AutoConjugate(self.model_, local=["rows"], local_steps=1, structured=True)
-        guide.setup(torch.zeros(2, self.n_features_in_).double(), torch.ones(2, self.n_features_in_) > 0)
+        x = torch.zeros(2, self.n_features_in_).double()
+        guide.setup(x, x == 0, torch.ones(2).double())
         names = "relevance", "precision", "loadings"
         guide.load_state_dict(state_of(self._rows, *names), strict=False)
         return guide
 
-    def model_arguments(self, X: ArrayLike) -> tuple[Tensor, Tensor]:
-        """Arguments of :attr:`model_`: rows in the fit's units, 0 where missing, and which are there."""
+    def model_arguments(
+        self, X: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Arguments of :attr:`model_`: rows in the fit's units, 0 where missing, what is there, weights."""
         check_is_fitted(self)
-        x = (self._checked(X, reset=False) - self._centre) / self._scale
-        return torch.tensor(np.nan_to_num(x)), torch.tensor(~np.isnan(x))
+        x, weights = self._given(X, sample_weight, reset=False)
+        x = (x - self._centre) / self._scale
+        return torch.tensor(np.nan_to_num(x)), torch.tensor(~np.isnan(x)), torch.tensor(weights)
 
 
 class FactorAnalysis(LinearFactors):

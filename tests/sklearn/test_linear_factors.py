@@ -40,10 +40,11 @@ def test_bound_is_that_of_the_program(rows, kind, components, dtype, clean_slate
     """Recognised by the engine from Pyro's own distributions, which knows nothing of the estimator's sums."""
     torch.set_default_dtype(dtype)
     x = rows[0][:60, :5] / np.array([1, 1, 2, 100, 0.01])
-    model = kind(components, tol=1e-10).fit(x)
+    weights = np.tile([1.0, 0.5, 2.0], 20)
+    model = kind(components, tol=1e-10).fit(x, sample_weight=weights)
     assert np.diff(model.lower_bounds_).min() > -1e-9
-    arguments, program, guide = model.model_arguments(x), model.model_, model.guide_
-    elbo, units = TraceConjugate_ELBO(), (~np.isnan(x)) @ np.log(model._scale)
+    arguments, program, guide = model.model_arguments(x, weights), model.model_, model.guide_
+    elbo, units = TraceConjugate_ELBO(), weights[:, None] * (~np.isnan(x)) @ np.log(model._scale)
     loss = elbo.loss(program, guide, *arguments)
     assert -loss - units.sum() == pytest.approx(model.lower_bound_, abs=1e-6)
     svi = ConjugateSVI(program, guide, NaturalGradient(1.0), elbo)
@@ -106,14 +107,15 @@ def test_gaps_are_those_of_the_dense_gaussian(rows, kind):
 def test_patterns_in_blocks_and_each_row_by_itself(rows, monkeypatch):
     """Sums over rows, one by one; with covariances in blocks of a few patterns."""
     x = (rows[0] - 5)[:40, [0, 1, 5, 6]]
-    table, rng = Table.of(x), np.random.default_rng(0)
+    rng, weights = np.random.default_rng(0), np.tile([1.0, 0.0, 0.5, 3.0], 10)
+    table = Table.of(x, weights)
     matrix = MatrixPosterior.at_start(
         rng.normal(size=(4, 3)), np.arange(4), rng.gamma(3, size=4), np.array([0, 1, -1])
     )
     monkeypatch.setattr(linear_ascent, "BLOCK", 30)
-    sums, evidence = factor_sums(table, matrix)
+    sums = factor_sums(table, matrix)
     zz, zy, total = np.zeros((4, 3, 3)), np.zeros((4, 3)), 0.0
-    for row in x:
+    for row, weight in zip(x, weights, strict=True):
         own = ~np.isnan(row)
         w, tau = matrix.mean[own], matrix.precision[own]
         covariance = np.linalg.inv(np.eye(2) + (w[:, :2] * tau[:, None]).T @ w[:, :2])
@@ -121,12 +123,19 @@ def test_patterns_in_blocks_and_each_row_by_itself(rows, monkeypatch):
         z = np.append(mean, 1.0)
         second = np.outer(z, z)
         second[:2, :2] += covariance
-        zz[own] += second
-        zy[own] += row[own, None] * z
-        total += (np.linalg.slogdet(covariance)[1] + 2 - np.trace(covariance) - mean @ mean) / 2
+        zz[own] += weight * second
+        zy[own] += weight * row[own, None] * z
+        total += weight * (np.linalg.slogdet(covariance)[1] + 2 - np.trace(covariance) - mean @ mean) / 2
     np.testing.assert_allclose(sums.zz[sums.group], zz)
     np.testing.assert_allclose(sums.zy, zy)
-    assert evidence == pytest.approx(total)
+    np.testing.assert_allclose(sums.count, weights @ ~np.isnan(x))
+    np.testing.assert_allclose(sums.yy, weights @ np.nan_to_num(x) ** 2)
+    assert sums.evidence == pytest.approx(total)
+    parts = (factor_sums(Table.of(x[own], weights[own]), matrix) for own in (slice(25), slice(25, 40)))
+    both = next(parts).plus(next(parts))  # of tables with other patterns
+    np.testing.assert_allclose(both.zz[both.group], zz)
+    for name in ("count", "yy", "zy", "evidence"):
+        np.testing.assert_allclose(getattr(both, name), getattr(sums, name))
 
 
 @pytest.mark.parametrize("kind", [FactorAnalysis, PCA])
@@ -244,3 +253,30 @@ def test_intervals_need_rows_and_effective_draws(rows):
         found = model.credible_interval(X=x, n_draws=60)
     assert {str(one.message).split("'")[1] for one in caught} >= {"components", "mean"}
     assert all(np.isfinite(ends).all() for ends in found)
+
+
+@pytest.mark.parametrize("kind", [FactorAnalysis, PCA])
+def test_weights_are_repeats(rows, kind):
+    x, weights, model = rows[0][:90], np.tile([1, 2, 0], 30), kind(2)
+    heavy = clone(model).fit(x, sample_weight=weights)
+    twice = clone(model).fit(np.repeat(x, weights, axis=0))
+    assert heavy.lower_bound_ == pytest.approx(twice.lower_bound_, rel=1e-9)
+    np.testing.assert_allclose(heavy.get_covariance(), twice.get_covariance(), rtol=1e-5)
+    with pytest.raises(ValueError, match=r"[Ss]ample.weight"):
+        kind(2).fit(x, sample_weight=np.zeros(90))
+
+
+@pytest.mark.parametrize("kind", [FactorAnalysis, PCA])
+def test_further_rows(rows, kind):
+    """Factors of earlier rows stay, so that the bound is below that of all rows, given the same loadings."""
+    x = rows[0] if kind is FactorAnalysis else rows[0] / np.array([1, 1, 2, 100, 0.01, 1, 1, 1])
+    model = kind(3, tol=1e-7, max_iter=5000)
+    whole = clone(model).fit(x).score(x)
+    early = model.partial_fit(x[:200]).score(x)
+    assert model.lower_bound_ == clone(model).fit(x[:200]).lower_bound_
+    model.partial_fit(x[200:], sample_weight=np.ones(200))
+    assert np.diff(model.lower_bounds_).min() > -1e-9
+    units = (~np.isnan(x)) @ np.log(model._scale)
+    best = -TraceConjugate_ELBO().loss(model.model_, model.guide_, *model.model_arguments(x)) - units.sum()
+    assert best - 10 < model.lower_bound_ < best + 1e-6
+    assert whole - model.score(x) < 0.5 * (whole - early)
