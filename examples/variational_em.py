@@ -66,12 +66,12 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     train, test = digits(options.seed)
-    learning = VAEOptions(learning_rate=2e-3, final_learning_rate=2e-4)
+    learning = VAEOptions(learning_rate=2e-3, final_learning_rate=2e-4, free_steps=FREE_STEPS)
     budget = Budget(iterations=options.steps)
     phases = {
-        "free": FreeEM(untrained(options.seed, free=True), learning, budget, FREE_STEPS),
+        "free": FreeEM(untrained(options.seed, free=True), learning, budget),
         "amortised": VAEJoint(untrained(options.seed), learning, budget),
-        "hybrid": HybridEM(untrained(options.seed), learning, budget, FREE_STEPS),
+        "hybrid": HybridEM(untrained(options.seed), learning, budget),
     }
     print(ROW.format("E-step", "test bound, free", "amortised", "gap", "seconds"))
     for name, phase in phases.items():

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from pyro_fmvae import VAE, GaussianObservation, fit
 from pyro_fmvae.distributions import Concrete, ShiftedSigmoid, StraightThrough
 from pyro_fmvae.evaluate import active_latents, best_correlation, bound, contrast, correlation_matrix
-from pyro_fmvae.learn import Budget, SparsePhase, VAEJoint, VSCOptions
+from pyro_fmvae.learn import Budget, SparsePhase, VAEJoint, VAEOptions, VSCOptions
 from pyro_fmvae.models import MixtureSparsePrior, PseudoInputs, VariationalSparseCoding
 from pyro_fmvae.nn import MLPEncoder, SpikeHead
 
@@ -79,12 +79,12 @@ def sparse_coding(learning, budget, spikes=Concrete):
     encoder, decoder = MLPEncoder((X,), J, (100,), SpikeHead), LinearDecoder()
     networks = encoder, decoder, OBSERVATION
     model = VariationalSparseCoding(*networks, J, TRAIN, prior, spikes(), SPARSITY)
-    return model, SparsePhase("joint", model, learning, budget)
+    return model, SparsePhase("joint", model, VSCOptions(warm_up=(0.0, 0.1), **learning), budget)
 
 
 def plain(learning, budget):
     model = VAE(MLPEncoder((X,), J, (100,)), LinearDecoder(), OBSERVATION, J, TRAIN)
-    return model, VAEJoint(model, learning, budget)
+    return model, VAEJoint(model, VAEOptions(**learning), budget)
 
 
 class Result(NamedTuple):
@@ -98,7 +98,7 @@ def learn(make, seed: int, steps: int) -> Result:
     """Train a model on the data of a seed, and measure its codes of fresh points."""
     data = Data(seed)
     pyro.set_rng_seed(seed)
-    learning = VSCOptions(learning_rate=3e-3, final_learning_rate=6e-4)
+    learning = {"learning_rate": 3e-3, "final_learning_rate": 6e-4}
     model, phase = make(learning, Budget(iterations=steps))
     for _ in fit([phase], data):
         pass

@@ -22,27 +22,20 @@ class VAEPhase(GradientPhase):
 
     Args:
         model: learnt in place.
-        options: learning rates, KL weight and ``augment_until`` are used, and how steps are taken.
+        options: learning rates, weights and ``augment_until`` are used, and how steps are taken. ``beta`` is
+            the final weight of the KL divergence, which moves there linearly from ``kl_weight`` (β-VAE,
+            Higgins et al., 2017), and ``total_correlation`` the weight of that term within it (β-TCVAE, Chen
+            et al., 2018).
         budget: of the phase.
-        beta: > 0, final weight of the KL divergence, which moves there linearly: β of a β-VAE (Higgins et
-            al., 2017). With the same number as ``options.kl_weight`` the weight stays.
-        tc_weight: weight of the total correlation within the KL divergence: β of a β-TCVAE (Chen et al.,
-            2018).
-
-    Raises:
-        ValueError: a weight out of range.
     """
 
-    def __init__(
-        self, model: VAE, options: VAEOptions, budget: Budget, beta: float = 1.0, tc_weight: float = 1.0
-    ) -> None:
+    def __init__(self, model: VAE, options: VAEOptions, budget: Budget) -> None:
         super().__init__("joint", options, budget, model)
-        if not 0 < beta < float("inf"):
-            raise ValueError(f"beta: expected a number > 0, got {beta}")
-        if not 0 <= tc_weight < float("inf"):
-            raise ValueError(f"tc_weight: expected a number >= 0, got {tc_weight}")
-        self.model, self.beta = model, beta
-        self.weights: dict[str, Any] = {"kl_weight": options.kl_weight, "tc_weight": tc_weight}
+        self.model, self.beta = model, options.beta
+        self.weights: dict[str, Any] = {
+            "kl_weight": options.kl_weight,
+            "tc_weight": options.total_correlation,
+        }
 
     def before_step(self, fraction: float) -> None:
         """Move the KL weight and, in the second half, the learning rates."""
@@ -80,12 +73,6 @@ class VAEJoint(VAEPhase):
 
     To the networks it is what a mixture's joint phase is: a fresh Adam, the same learning rates, the same
     weight of KL[z]. After pretraining and as many iterations, a VAE is a baseline with as many updates.
-
-    Args:
-        model, options, budget, beta, tc_weight: as for :class:`VAEPhase`.
-
-    Raises:
-        ValueError: a weight out of range.
     """
 
     def enter(self) -> None:
@@ -103,36 +90,18 @@ class VAEJoint(VAEPhase):
 class VariationalEM(VAEPhase):
     """A phase whose E-step is free: a few gradient steps of each point's own q_i = N(m_i, s_i²).
 
-    Args:
-        model, options, budget, beta, tc_weight: as for :class:`VAEPhase`.
-        steps: of q_i in each iteration, >= 1.
-        free_learning_rate: Adam's at the first of them, > 0. It falls within an iteration, and from iteration
-            to iteration as the networks' does.
-
-    Raises:
-        ValueError: a number out of range.
+    Their number in each iteration is ``options.free_steps``. Adam's rate at the first of them is
+    ``options.free_learning_rate``: it falls within an iteration, and from one to the next as the networks'.
     """
 
-    def __init__(
-        self,
-        model: VAE,
-        options: VAEOptions,
-        budget: Budget,
-        steps: int = 10,
-        free_learning_rate: float = 0.1,
-        beta: float = 1.0,
-        tc_weight: float = 1.0,
-    ) -> None:
-        super().__init__(model, options, budget, beta, tc_weight)
+    def __init__(self, model: VAE, options: VAEOptions, budget: Budget) -> None:
+        super().__init__(model, options, budget)
+        given = model, options.free_steps, options.free_learning_rate
         autocast = torch.bfloat16 if options.autocast else None
         if options.eager:
-            self.free = FreeGaussian(model, steps, free_learning_rate, autocast=autocast)
+            self.free = FreeGaussian(*given, autocast=autocast)
         else:
-            compiled = bool(options.compile)
-            self.free = CapturedFreeGaussian(
-                model, steps, free_learning_rate, compile=compiled, autocast=autocast
-            )
-        self.free_learning_rate = free_learning_rate
+            self.free = CapturedFreeGaussian(*given, compile=bool(options.compile), autocast=autocast)
 
     def take_steps(self, eager: bool = False, compile: bool = False) -> bool:
         """Choose how free steps and those of the networks are taken; free ones are captured in any case."""
@@ -143,7 +112,7 @@ class VariationalEM(VAEPhase):
 
     def _slow_down(self, share: float) -> None:
         """Lower the learning rate of the free steps."""
-        self.free.learning_rate = self.free_learning_rate * share
+        self.free.learning_rate = self.options.free_learning_rate * share
 
 
 class HybridEM(VariationalEM):
@@ -190,7 +159,7 @@ class FreeEM(VariationalEM):
         posteriors: all q_i, a part of the phase's state; made by :meth:`enter`.
 
     Raises:
-        ValueError: a number out of range, or an augmentation: each point keeps the posterior of one x.
+        ValueError: an augmentation: each point keeps the posterior of one x.
     """
 
     posteriors: GaussianTable

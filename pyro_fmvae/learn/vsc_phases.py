@@ -22,13 +22,10 @@ class SparsePhase(GradientPhase):
         name: for records.
         model: learnt in place.
         options: learning rates, the weight of the KL divergence, which moves to 1, and ``augment_until`` are
-            used, and how steps are taken.
+            used, and how steps are taken. ``warm_up`` has the shares of the whole training between which the
+            warm-up λ of the draws moves from 0 to 1.
         budget: of the phase.
-        warm_up: shares of the whole training between which the warm-up λ of the draws moves from 0 to 1.
         span: the part of the whole training that this phase is, from one share to another.
-
-    Raises:
-        ValueError: ``warm_up`` or ``span`` is not two shares in ascending order.
     """
 
     def __init__(
@@ -37,14 +34,10 @@ class SparsePhase(GradientPhase):
         model: VariationalSparseCoding,
         options: VSCOptions,
         budget: Budget,
-        warm_up: tuple[float, float] = (0.0, 0.1),
         span: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         super().__init__(name, options, budget, model)
-        for argument, (start, end) in (("warm_up", warm_up), ("span", span)):
-            if not 0 <= start <= end <= 1:
-                raise ValueError(f"{argument}: expected two shares in ascending order, got {start}, {end}")
-        self.model, self.warm_up, self.span = model, warm_up, span
+        self.model, self.span = model, span
         self.kl_weight: float | Tensor = self.options.kl_weight
 
     def enter(self) -> None:
@@ -56,7 +49,7 @@ class SparsePhase(GradientPhase):
         """Move warm-up, slope and KL weight and, in the second half, the learning rate."""
         super().before_step(fraction)
         draws = self.model.draws
-        (before, after), (start, end) = self.span, self.warm_up
+        (before, after), (start, end) = self.span, self.options.warm_up
         over = before + fraction * (after - before)
         draws.warm_up.fill_((over - start) / (end - start) if start < over < end else float(over >= end))
         draws.sharpen(over)

@@ -16,7 +16,7 @@ from pyro_fmvae.learn.fmvae_phases import (
     encode_some,
     fmvae_phases,
 )
-from pyro_fmvae.learn.options import FMVAEOptions
+from pyro_fmvae.learn.options import FMVAEOptions, VAEOptions
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.learn.vae_phases import VAEJoint
 from pyro_fmvae.nn import MLPDecoder, MLPEncoder
@@ -315,7 +315,8 @@ def test_half_of_the_points_are_augmented():
 )
 def test_phases_are_augmented_until_it_is_time(kind, fraction, augmented):
     model, (x, labels) = labelled_model(), batch()
-    phase = kind(model.pretraining() if kind is VAEJoint else model, FMVAEOptions(augment_until=0.3), TEN)
+    options = (VAEOptions if kind is VAEJoint else FMVAEOptions)(augment_until=0.3)
+    phase = kind(model.pretraining() if kind is VAEJoint else model, options, TEN)
     phase.augmentation = Blank()
     phase.enter()
     seen = []

@@ -18,9 +18,9 @@ FRACTIONS = (0.0, 0.3, 0.5, 0.75, 0.99)
 RATES = {"learning_rate": 1e-3, "final_learning_rate": 1e-5}
 
 
-def entered(phase, model, how=None, **options):
+def entered(phase, model, **options):
     kind = FMVAEOptions if phase is Joint else VAEOptions
-    made = phase(model, kind(**options), TEN, **(how or {}))
+    made = phase(model, kind(**options), TEN)
     made.enter()
     return made
 
@@ -42,7 +42,7 @@ def test_learning_rate_is_that_of_a_mixtures_joint_phase(final):
 @pytest.mark.parametrize(("weight", "beta"), [(1.0, 1.0), (20.0, 1.0), (4.0, 4.0), (0.5, 6.0)])
 def test_weight_of_the_divergence_moves_to_beta(weight, beta, eager):
     vae, x = small_model((2,)).pretraining(), binary_data()
-    phase = entered(VAEJoint, vae, {"beta": beta}, kl_weight=weight, eager=eager)
+    phase = entered(VAEJoint, vae, beta=beta, kl_weight=weight, eager=eager)
     for fraction in (0.25, 1.0):
         phase.before_step(fraction)
         torch.manual_seed(1)
@@ -56,8 +56,8 @@ def test_weight_of_the_divergence_moves_to_beta(weight, beta, eager):
 @pytest.mark.parametrize("eager", [True, False])
 def test_total_correlation_has_a_weight_of_its_own(eager):
     vae, x = small_model((2, 2)).pretraining(), binary_data(8)
-    weights = {"beta": 2.0, "tc_weight": 6.0}
-    phase = entered(VAEJoint, vae, weights, kl_weight=2.0, eager=eager)
+    weights = {"beta": 2.0, "total_correlation": 6.0, "kl_weight": 2.0}
+    phase = entered(VAEJoint, vae, **weights, eager=eager)
     for seed in range(3):
         phase.before_step(0.5)
         torch.manual_seed(seed)
@@ -136,9 +136,10 @@ def by_hand(model, batches, options, weights, steps=3):
     ],
 )
 def test_iterations_are_those_of_the_definition(phase, make, family, eager):
-    options = VAEOptions(learning_rate=1e-2, final_learning_rate=1e-3, weight_decay=0.1, eager=eager)
+    rates = {"learning_rate": 1e-2, "final_learning_rate": 1e-3, "weight_decay": 0.1}
+    options = VAEOptions(**rates, free_steps=3, total_correlation=2.0, eager=eager)
     learned, data = make(family), split()
-    made = phase(learned, options, TEN, 3, 0.1, tc_weight=2.0)
+    made = phase(learned, options, TEN)
     torch.manual_seed(1)
     records = list(fit([made], Batches(data, 8, indexed=True)))
     assert [record.phase for record in records] == ["joint"] * 11
@@ -162,7 +163,9 @@ def test_iterations_are_those_of_the_definition(phase, make, family, eager):
 @pytest.mark.parametrize("phase", [FreeEM, HybridEM])
 def test_no_gradient_is_left_behind(phase, eager):
     model = amortised_model()
-    for _ in fit([phase(model, VAEOptions(eager=eager), TEN, 2)], Batches(split(), 8, indexed=True)):
+    for _ in fit(
+        [phase(model, VAEOptions(free_steps=2, eager=eager), TEN)], Batches(split(), 8, indexed=True)
+    ):
         assert all(p.grad is None for p in model.parameters())
 
 
@@ -172,7 +175,7 @@ def test_free_posteriors_are_those_of_the_rows_seen_last():
     model, batches = amortised_model(), Batches(split(), 8, indexed=True)
     before = [p.clone() for p in model.encoder.parameters()]
     model.encoder.forward = None
-    phase = FreeEM(model, VAEOptions(), TEN, 2)
+    phase = FreeEM(model, VAEOptions(free_steps=2), TEN)
     for number, _ in enumerate(fit([phase], batches)):
         table = phase.posteriors
         if number == 0:
@@ -193,8 +196,8 @@ def test_free_posteriors_become_the_best_ones():
     model, data = free_model(), split()
     with torch.no_grad():
         model.decoder.linear.weight.mul_(2)
-    options = VAEOptions(learning_rate=1e-6, final_learning_rate=1e-8)
-    phase = FreeEM(model, options, Budget(iterations=120), 5, 0.1)
+    options = VAEOptions(learning_rate=1e-6, final_learning_rate=1e-8, free_steps=5)
+    phase = FreeEM(model, options, Budget(iterations=120))
     list(fit([phase], Batches(data, 20, indexed=True)))
     loc, scale = FreeGaussian(model, 600, 0.1)(data.x, *near_prior(20, 4))
     difference = (phase.posteriors.loc - loc) / scale
@@ -207,12 +210,12 @@ def test_free_posteriors_become_the_best_ones():
 @pytest.mark.parametrize(("stop", "eager"), [(0, True), (1, True), (4, True), (4, False)])
 def test_free_posteriors_are_saved_and_resumed(stop, eager, tmp_path):
     """Through the files of a checkpoint, as if never stopped."""
-    data, options = split(), VAEOptions(final_learning_rate=1e-4, eager=eager)
+    data, options = split(), VAEOptions(final_learning_rate=1e-4, free_steps=2, eager=eager)
 
     def parts():
         model = free_model()
         batches = Batches(data, 8, indexed=True)
-        return model, FreeEM(model, options, Budget(iterations=8), 2), batches
+        return model, FreeEM(model, options, Budget(iterations=8)), batches
 
     model, phase, batches = parts()
     torch.manual_seed(1)
@@ -241,7 +244,7 @@ def test_free_posteriors_are_saved_and_resumed(stop, eager, tmp_path):
 
 
 def test_learning_rate_of_free_steps_falls_with_the_networks():
-    phase = entered(HybridEM, small_model((2,)).pretraining(), {"free_learning_rate": 0.2}, **RATES)
+    phase = entered(HybridEM, small_model((2,)).pretraining(), free_learning_rate=0.2, **RATES)
     for fraction, expected in zip((0.0, 0.5, 0.75, 1.0), (0.2, 0.2, 0.02, 0.002), strict=True):
         phase.before_step(fraction)
         assert phase.free.learning_rate == pytest.approx(expected)
@@ -303,38 +306,15 @@ def test_free_posteriors_are_not_augmented():
         phase.enter()
 
 
-@pytest.mark.parametrize("phase", [VAEJoint, HybridEM, FreeEM])
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"beta": 0.0}, "beta: expected a number > 0, got 0.0"),
-        ({"beta": float("inf")}, "beta: expected a number > 0, got inf"),
-        ({"beta": float("nan")}, "beta: expected a number > 0, got nan"),
-        ({"tc_weight": -1.0}, "tc_weight: expected a number >= 0, got -1.0"),
-        ({"tc_weight": float("nan")}, "tc_weight: expected a number >= 0, got nan"),
-    ],
-)
-def test_phases_refuse_weights(phase, how, message):
-    with pytest.raises(ValueError, match=rf"^{message}"):
-        phase(small_model((1, 1)).pretraining(), VAEOptions(), TEN, **how)
-
-
-@pytest.mark.parametrize("phase", [HybridEM, FreeEM])
-@pytest.mark.parametrize("how", [{"steps": 0}, {"free_learning_rate": 0.0}])
-def test_phases_refuse_free_steps(phase, how):
-    with pytest.raises(ValueError, match=r"^(steps|learning_rate): expected a number"):
-        phase(small_model((1, 1)).pretraining(), VAEOptions(), TEN, **how)
-
-
 @pytest.mark.parametrize(
     ("weights", "kl_weight", "comparable", "settled"),
     [
         ({}, 1.0, True, True),
         ({}, 5.0, True, False),
         ({"beta": 4.0}, 4.0, False, True),
-        ({"tc_weight": 2.0}, 1.0, False, True),
+        ({"total_correlation": 2.0}, 1.0, False, True),
     ],
 )
 def test_bounds_are_compared_where_they_are_the_aim(weights, kl_weight, comparable, settled):
-    phase = entered(VAEJoint, small_model((2,)).pretraining(), weights, kl_weight=kl_weight)
+    phase = entered(VAEJoint, small_model((2,)).pretraining(), **weights, kl_weight=kl_weight)
     assert (phase.comparable, phase.settled) == (comparable, settled)

@@ -22,7 +22,7 @@ from pyro_fmvae.infer.free_gaussian import FreeGaussian
 from pyro_fmvae.learn.fmvae_phases import Pretraining
 from pyro_fmvae.learn.options import VAEOptions, refuse
 from pyro_fmvae.learn.phase import Phase
-from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint
+from pyro_fmvae.learn.vae_phases import FreeEM, HybridEM, VAEJoint, VAEPhase
 from pyro_fmvae.models import VAE
 from pyro_fmvae.models.free_encoder import FreeEncoder
 from pyro_fmvae.models.vae import PointPosterior
@@ -73,16 +73,8 @@ class PlainVAE(NetworkRecipe[VAEOptions]):
         config, budgets = self.config, budgets_of(self.config)
         before = replace(config, pretrain_kl_weight=config.beta * config.pretrain_kl_weight)
         at_joint = replace(config, learning_rate=config.joint_learning_rate or config.learning_rate)
-        weights = {"beta": config.beta, "tc_weight": config.total_correlation}
-        how: dict[str, Any] = {"model": model, "options": at_joint, "budget": budgets["joint"], **weights}
-        free: dict[str, Any] = {"steps": config.free_steps, "free_learning_rate": config.free_learning_rate}
-        joint: Phase
-        if config.posterior == "free":
-            joint = FreeEM(**how, **free)
-        elif config.posterior == "hybrid":
-            joint = HybridEM(**how, **free)
-        else:
-            joint = VAEJoint(**how)
+        kinds: dict[str, type[VAEPhase]] = {"free": FreeEM, "hybrid": HybridEM}
+        joint = kinds.get(config.posterior, VAEJoint)(model, at_joint, budgets["joint"])
         return [Pretraining(model, before, budgets["pretrain"]), joint]
 
     @property

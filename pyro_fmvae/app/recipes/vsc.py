@@ -110,16 +110,14 @@ class VSC(NetworkRecipe[VSCOptions]):
     def phases(self, model: VariationalSparseCoding) -> list[Phase]:
         """One schedule of warm-up and slope, in two phases with a learning rate each."""
         config, budgets = self.config, budgets_of(self.config)
-        assert config.warm_up is not None
-        warm_up = config.warm_up[0], config.warm_up[1]
         pretrain, joint = budgets["pretrain"], budgets["joint"]
         before, after = (budget.iterations or budget.minutes or 0.0 for budget in (pretrain, joint))
         border = before / (before + after) if before else 0.0
         first = replace(config, kl_weight=1.0, final_learning_rate=None, augment_until=1.0)
         at_joint = replace(config, learning_rate=config.joint_learning_rate or config.learning_rate)
         return [
-            SparsePhase("pretrain", model, first, pretrain, warm_up, (0.0, border)),
-            SparsePhase("joint", model, at_joint, joint, warm_up, (border, 1.0)),
+            SparsePhase("pretrain", model, first, pretrain, (0.0, border)),
+            SparsePhase("joint", model, at_joint, joint, (border, 1.0)),
         ]
 
     def measures(self, model: VariationalSparseCoding, batches: Batches, split: str | None) -> dict[str, Any]:

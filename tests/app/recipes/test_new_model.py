@@ -11,7 +11,7 @@ from pyro_fmvae.app.recipes import RECIPES
 from pyro_fmvae.app.recipes.networks import NetworkRecipe, networks
 from pyro_fmvae.app.recipes.settings import budgets_of
 from pyro_fmvae.learn import VAEJoint
-from pyro_fmvae.learn.options import LatentOptions, option, share_between
+from pyro_fmvae.learn.options import VAEOptions, option, share_between
 from pyro_fmvae.models import VAE
 from tests.small_runs import SIZE, command, kill_and_resume, state, succeed, train, write_files
 
@@ -30,7 +30,7 @@ class Shrunk(torch.nn.Module):
 
 
 @dataclass(frozen=True)
-class ShrunkOptions(LatentOptions):
+class ShrunkOptions(VAEOptions):
     part: float = option(0.5, "share of z that is seen", share_between)
 
 

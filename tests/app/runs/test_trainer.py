@@ -159,7 +159,7 @@ def test_phases_of_sparse_codes_share_the_warm_up(path, tmp_path):
     options = {"pretrain_iterations": 30, "joint_iterations": 10, "warm_up": (0.25, 0.5), "kl_weight": 5.0}
     pretrain, joint = phases(path, tmp_path, model="vsc", **options)
     assert (pretrain.span, joint.span) == ((0.0, 0.75), (0.75, 1.0))
-    assert pretrain.warm_up == joint.warm_up == (0.25, 0.5)
+    assert pretrain.options.warm_up == joint.options.warm_up == (0.25, 0.5)
     assert (pretrain.kl_weight, joint.kl_weight) == (1.0, 5.0)
 
 

@@ -148,7 +148,7 @@ def free(group: Any, eager: bool = True) -> dict[str, Any]:
     """Variational EM: free steps on the posteriors of points."""
     torch.set_default_dtype(torch.float64)
     model = VAE(MLPEncoder((6,), 3), MLPDecoder(3, (6,)), BernoulliObservation(1), 3, 22)
-    phase = HybridEM(model, VAEOptions(eager=eager), Budget(5), steps=3, tc_weight=2.0)
+    phase = HybridEM(model, VAEOptions(eager=eager, free_steps=3, total_correlation=2.0), Budget(5))
     phase.group = group
     return fitted(phase, (table(False) > 0).double())
 
