@@ -496,22 +496,25 @@ class Steps:
         x: numbers, 0 where missing and after the end, [B, T, D].
         there: 1 where there is a number, else 0, [B, T, D], or [1, T, D] of sequences without gaps.
         inside: 1 up to the end, else 0, [B, T] or [1, T].
+        weights: sequences that each one stands for, [B].
     """
 
     x: np.ndarray
     there: np.ndarray
     inside: np.ndarray
+    weights: np.ndarray
 
     @classmethod
-    def of(cls, rows: np.ndarray, sizes: np.ndarray) -> "Steps":
-        """Rows [N, D], NaN where missing, of sequences of these lengths [B]."""
+    def of(cls, rows: np.ndarray, sizes: np.ndarray, weights: np.ndarray | None = None) -> "Steps":
+        """Rows [N, D], NaN where missing, of sequences of these lengths and weights [B]; None: 1."""
+        weights = np.ones(len(sizes)) if weights is None else weights
         inside = np.arange(sizes.max()) < sizes[:, None]
         x = np.full((*inside.shape, rows.shape[1]), np.nan)
         x[inside] = rows
         there = ~np.isnan(x)
         if there.all():
-            return cls(x, np.ones_like(x[:1]), np.ones(x.shape[1])[None])
-        return cls(np.where(there, x, 0.0), there.astype(float), inside.astype(float))
+            return cls(x, np.ones_like(x[:1]), np.ones(x.shape[1])[None], weights)
+        return cls(np.where(there, x, 0.0), there.astype(float), inside.astype(float), weights)
 
     def chain(self, moves: MatrixPosterior, sights: MatrixPosterior) -> GaussianChain:
         """Weights of the paths of states; ``sights`` has the centre in its last column."""
@@ -534,7 +537,8 @@ class Steps:
     def sums(self, chain: GaussianChain) -> tuple[Sums, Sums, float, np.ndarray]:
         """Sums of moves and sights; entropy plus E[log-density] of first states; Σ E[z zᵀ] of later ones."""
         mean, (own, across) = chain.mean_path.numpy(), (part.numpy() for part in chain.covariances)
-        (count, duration, width), inside = mean.shape, np.broadcast_to(self.inside, self.x.shape[:2])
+        (count, duration, width), weights = mean.shape, self.weights
+        inside = self.inside * weights[:, None]
         own, across = (np.broadcast_to(part, (count, *part.shape[1:])) for part in (own, across))
         second = own + mean[..., None] * mean[..., None, :]
         goes = inside[:, 1:, None, None]
@@ -546,16 +550,15 @@ class Steps:
         squares = np.zeros((count, duration, width + 1, width + 1))
         squares[..., :-1, :-1] = own
         squares = (squares + z[..., None] * z[..., None, :]).reshape(count * duration, -1)
-        there, x = (
-            np.broadcast_to(self.there, self.x.shape).reshape(len(squares), -1),
-            self.x.reshape(len(squares), -1),
-        )
+        each = weights[:, None, None]
+        there, x = ((each * part).reshape(len(squares), -1) for part in (self.there, self.x))
         zz = (there.T @ squares).reshape(-1, width + 1, width + 1)
         zy = x.T @ z.reshape(len(squares), -1)
-        sights = Sums(there.sum(0), (x**2).sum(0), zy, zz, np.arange(len(zz)))
-        first = width * (np.log(FIRST) - LOG_2PI) * count - FIRST * np.einsum("bkk->", second[:, 0])
-        after_end = (inside.size - inside.sum()) * width * (1 + LOG_2PI)
-        return moves, sights, float(chain.entropy.sum()) + (first - after_end) / 2, after
+        sights = Sums(there.sum(0), (each * self.x**2).sum((0, 1)), zy, zz, np.arange(len(zz)))
+        total, starts = weights.sum(), weights @ np.einsum("bkk->b", second[:, 0])
+        first = width * (np.log(FIRST) - LOG_2PI) * total - FIRST * starts
+        after_end = (total * duration - inside.sum()) * width * (1 + LOG_2PI)
+        return moves, sights, float(weights @ chain.entropy.numpy()) + (first - after_end) / 2, after
 
     def start(self, width: int) -> tuple[MatrixPosterior, MatrixPosterior]:
         """Moves and sights by the principal components of windows (Van Overschee and De Moor, 1996)."""
@@ -564,18 +567,24 @@ class Steps:
         padded = np.concatenate([self.x, np.zeros((count, lags, dim))], 1)
         windows = np.concatenate([padded[:, lag : lag + duration] for lag in range(lags)], -1)
         inside = np.broadcast_to(self.inside, self.x.shape[:2]) > 0
-        axes = np.linalg.svd(windows[inside], full_matrices=False)[2][:width].T
+        of_rows = np.broadcast_to(self.weights[:, None], inside.shape)
+        weights, goes = of_rows[inside], inside[:, 1:]
+        sizes, following = np.sqrt(weights)[:, None], of_rows[:, 1:][goes]
+        axes = np.linalg.svd(sizes * windows[inside], full_matrices=False)[2][:width].T
         z = windows @ np.pad(axes, ((0, 0), (0, width - axes.shape[1])))
-        z /= np.maximum(z[inside].std(0), VAGUE)
-        goes = inside[:, 1:]
+        centred = z[inside] - np.average(z[inside], axis=0, weights=weights)
+        z /= np.maximum(np.sqrt(np.average(centred**2, axis=0, weights=weights)), VAGUE)
         before, after, eye = z[:, :-1][goes], z[:, 1:][goes], np.eye(width)
-        matrix = np.linalg.solve(before.T @ before + eye, before.T @ after).T
+        weighted = (following[:, None] * before).T
+        matrix = np.linalg.solve(weighted @ before + eye, weighted @ after).T
         off = after - before @ matrix.T
-        root = np.linalg.cholesky(off.T @ off / max(len(off), 1) + 0.02 * eye)
+        spread = (following[:, None] * off).T @ off / max(following.sum(), 1)
+        root = np.linalg.cholesky(spread + 0.02 * eye)
         moves = np.linalg.solve(root, matrix @ root)
         states, x = z[inside] @ np.linalg.inv(root).T, self.x[inside]
-        loadings = np.linalg.solve(states.T @ states + VAGUE * eye, states.T @ x).T
-        noise = np.maximum(((x - states @ loadings.T) ** 2).mean(0), 1e-2)
+        weighted = (weights[:, None] * states).T
+        loadings = np.linalg.solve(weighted @ states + VAGUE * eye, weighted @ x).T
+        noise = np.maximum(np.average((x - states @ loadings.T) ** 2, axis=0, weights=weights), 1e-2)
         of_all = np.zeros(width, dtype=int)
         sights = np.column_stack([loadings, np.zeros(dim)])
         return (

@@ -8,6 +8,7 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+from pyro import poutine
 from scipy.stats import norm  # type: ignore[import-untyped]
 from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state, check_scalar
@@ -26,7 +27,7 @@ from pyro_fmvae.learn.linear_ascent import (
     dynamics_ascent,
     state_of,
 )
-from pyro_fmvae.sklearn.sequences import GivenSequences
+from pyro_fmvae.sklearn.sequences import GivenSequences, weights_of_sequences
 from pyro_fmvae.sklearn.standardisation import Standardisation
 from pyro_fmvae.sklearn.table_estimator import (
     VARIATIONAL_DRAWS,
@@ -127,13 +128,16 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None, lengths: Any = None) -> "LinearDynamicalSystem":
+    def fit(
+        self, X: Any, y: Any = None, lengths: Any = None, sample_weight: Any = None
+    ) -> "LinearDynamicalSystem":
         """Fit the model.
 
         Args:
             X: rows [n, D], NaN where missing, or a list of sequences [T, D].
             y: ignored.
             lengths: of the sequences, whose sum is n; None: the rows are one sequence.
+            sample_weight: how many sequences each one stands for, >= 0, [B].
 
         Raises:
             ValueError: an argument out of range.
@@ -142,13 +146,17 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
         check_tolerance(self.tol)
         check_scalar(self.max_iter, "max_iter", Integral, min_val=1)
         given = GivenSequences.of(X, lengths)
-        x = self._checked(given.rows, reset=True)
-        self._columns = Standardisation.of(x, np.ones(len(x)), [])
-        steps = self._steps(x, given)
+        whole = self._checked(given.rows, reset=True)
+        sizes = given.sizes(len(whole))
+        weights = weights_of_sequences(sample_weight, sizes)
+        of_rows = np.repeat(weights, sizes)
+        x, of_rows = whole[of_rows > 0], of_rows[of_rows > 0]
+        self._columns = Standardisation.of(x, of_rows, [])
+        steps = self._steps(x, sizes[weights > 0], weights[weights > 0])
 
         def best(number: int) -> tuple[Any, list[float], bool]:
             ascent = dynamics_ascent(steps, *steps.start(number))
-            return climb(ascent, self.max_iter, self.tol * len(x))
+            return climb(ascent, self.max_iter, self.tol * float(of_rows.sum()))
 
         found = best(1 if self.n_components == "auto" else int(self.n_components))
         if self.n_components == "auto":
@@ -158,7 +166,7 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
                     break
                 found = more
         (self._moves, self._sights), bounds, self.converged_ = found
-        self.lower_bounds_ = np.array(bounds) - self._columns.log_scales(x).sum()
+        self.lower_bounds_ = np.array(bounds) - of_rows @ self._columns.log_scales(x)
         self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
         check_convergence(self.converged_, len(bounds))
         scale, mean = self._columns.scale, self._sights.mean
@@ -166,6 +174,7 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
         self.components_ = (mean[:, :-1] * scale[:, None]).T
         self.mean_ = self._columns.centre + mean[:, -1] * scale
         self.noise_variance_ = scale**2 / self._sights.precision
+        steps = self._steps(whole, sizes)
         self._ahead, self._several = self._ends(steps, self._chain(steps)), given.lengths is not None
         return self
 
@@ -304,7 +313,7 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
         first = dist.Normal(zero.expand(width), FIRST**-0.5).to_event(1)
         noise = dist.Normal(zero.expand(width), 1.0).to_event(1)
 
-        def model(x: Tensor, present: Tensor, lengths: Tensor) -> None:  # [B, T, D] each, and [B]
+        def model(x: Tensor, present: Tensor, lengths: Tensor, weights: Tensor) -> None:  # [B, T, D], [B]
             with pyro.plate("matrices", 1):
                 of_moves = pyro.sample("relevance of moves", dist.Gamma(vague, vague))
                 of_sights = pyro.sample("relevance of sights", dist.Gamma(vague, vague))
@@ -318,7 +327,7 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
                 sights = pyro.sample("sights", dist.Normal(zero, scale).to_event(1))
             states = LinearDynamics(first, moves, noise, x.shape[1], lengths)
             seen = dist.Normal(sights[:, -1], precision.rsqrt()).mask(present).to_event(1)
-            with pyro.plate("sequences", len(x)):
+            with pyro.plate("sequences", len(x)), poutine.scale(scale=weights):
                 pyro.sample("x", LinearGaussianChain(states, sights[:, :-1], seen), obs=x)
 
         return model
@@ -328,7 +337,7 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
         """A new autoguide of :attr:`model_` with the posterior that was found."""
         guide = AutoConjugate(self.model_, structured=True)
         x = torch.zeros(1, 2, len(self.mean_)).double()
-        guide.setup(x, x == 0, torch.tensor([2]))
+        guide.setup(x, x == 0, torch.tensor([2]), torch.ones(1).double())
         state = state_of(self._sights, "relevance of sights", "precision", "sights")
         state |= state_of(self._moves, "relevance of moves", "", "moves")
         if self.n_components_ == 1:  # a Normal of a single number
@@ -336,30 +345,34 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
         guide.load_state_dict(state, strict=False)
         return guide
 
-    def model_arguments(self, X: Any, lengths: Any = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Arguments of :attr:`model_`: standardised sequences, what is there, and lengths.
+    def model_arguments(
+        self, X: Any, lengths: Any = None, sample_weight: Any = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Arguments of :attr:`model_`: standardised sequences, what is there, lengths and weights.
 
         Args:
-            X, lengths: as for :meth:`fit`.
+            X, lengths, sample_weight: as for :meth:`fit`.
         """
         check_is_fitted(self)
         given = GivenSequences.of(X, lengths)
         x = self._checked(given.rows, reset=False)
-        steps = self._steps(x, given)
+        sizes = given.sizes(len(x))
+        steps, weights = self._steps(x, sizes), weights_of_sequences(sample_weight, sizes)
         there = np.broadcast_to(steps.there, steps.x.shape) > 0
-        return torch.tensor(steps.x), torch.tensor(there), torch.tensor(given.sizes(len(x)))
+        scale = torch.tensor(weights).clamp(min=torch.finfo(torch.float64).tiny)  # which Pyro refuses to be 0
+        return torch.tensor(steps.x), torch.tensor(there), torch.tensor(sizes), scale
 
     # ------------------------------------------------------------------ what these need
 
-    def _steps(self, x: np.ndarray, given: GivenSequences) -> Steps:
-        return Steps.of((x - self._columns.centre) / self._columns.scale, given.sizes(len(x)))
+    def _steps(self, x: np.ndarray, sizes: np.ndarray, weights: np.ndarray | None = None) -> Steps:
+        return Steps.of((x - self._columns.centre) / self._columns.scale, sizes, weights)
 
     def _chains(self, X: Any, lengths: Any) -> tuple[GivenSequences, np.ndarray, Steps, GaussianChain]:
         """Sequences, their rows [n, D], and the weights of their states, parameters at their means."""
         check_is_fitted(self)
         given = GivenSequences.of(X, lengths)
         x = self._checked(given.rows, reset=False)
-        steps = self._steps(x, given)
+        steps = self._steps(x, given.sizes(len(x)))
         return given, x, steps, self._chain(steps)
 
     def _chain(self, steps: Steps) -> GaussianChain:

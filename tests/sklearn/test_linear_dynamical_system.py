@@ -17,6 +17,7 @@ from pyro_fmvae.learn.linear_ascent import FIRST, Steps
 from pyro_fmvae.sklearn import LinearDynamicalSystem, linear_dynamical_system
 
 LENGTHS = [40, 25, 15]
+WEIGHTS_OF_STEPS = "a weight belongs to a sequence; the check's differ within one"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,13 @@ def system(rows):
     return LinearDynamicalSystem(2, random_state=0).fit(rows, lengths=LENGTHS)
 
 
-@parametrize_with_checks([LinearDynamicalSystem(), LinearDynamicalSystem(1)])
+@parametrize_with_checks(
+    [LinearDynamicalSystem(), LinearDynamicalSystem(1)],
+    expected_failed_checks=lambda estimator: {
+        "check_sample_weights_not_overwritten": WEIGHTS_OF_STEPS,
+        "check_sample_weight_equivalence_on_dense_data": WEIGHTS_OF_STEPS,
+    },
+)
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
@@ -53,13 +60,14 @@ def test_bound_is_that_of_the_program(rows, width, gaps, dtype, clean_slate):
     """Recognised by the engine from distributions, which knows nothing of the estimator's sums."""
     torch.set_default_dtype(dtype)
     x, lengths = (rows, LENGTHS) if gaps else (np.nan_to_num(rows[25:65], nan=5.0), [20, 20])
-    model = LinearDynamicalSystem(width, tol=1e-5).fit(x, lengths=lengths)
+    weights = np.array([1.0, 2.0, 0.5])[: len(lengths)]
+    model = LinearDynamicalSystem(width, tol=1e-5).fit(x, lengths=lengths, sample_weight=weights)
     assert np.diff(model.lower_bounds_).min() > -1e-7
-    arguments, program, guide = model.model_arguments(x, lengths), model.model_, model.guide_
-    elbo, units = TraceConjugate_ELBO(), model._columns.log_scales(x).sum()
+    arguments, program, guide = model.model_arguments(x, lengths, weights), model.model_, model.guide_
+    elbo, units = TraceConjugate_ELBO(), np.repeat(weights, lengths) @ model._columns.log_scales(x)
     svi = ConjugateSVI(program, guide, NaturalGradient(1.0), elbo)
     losses = [svi.step(*arguments) for _ in range(2)]
-    steps = Steps.of((x - model._columns.centre) / model._columns.scale, np.array(lengths))
+    steps = Steps.of((x - model._columns.centre) / model._columns.scale, np.array(lengths), weights)
     _, later, _ = linear_ascent._update(steps, model._moves, model._sights)
     bound = -losses[0] - units  # states are found anew: above the last update, below the next one
     assert model.lower_bound_ - 1e-6 < bound < later - units + 1e-6
@@ -204,3 +212,16 @@ def test_intervals_of_draws_by_gibbs_sampling(rows, system):
     for one, other, name in zip(given, drawn, given._fields, strict=True):
         width = one[1] - one[0]
         assert (np.abs(one.mean(0) - other.mean(0)) < 6 * width).all(), name
+
+
+@pytest.mark.parametrize("gaps", [True, False])
+def test_weights_are_repeats(rows, gaps):
+    x, ends = (rows if gaps else np.nan_to_num(rows, nan=5.0)), np.cumsum(LENGTHS)[:-1]
+    parts = np.split(x, ends)
+    heavy = LinearDynamicalSystem(2).fit(parts, sample_weight=[1, 3, 0])
+    repeated = LinearDynamicalSystem(2).fit([parts[0], *[parts[1]] * 3])
+    assert heavy.lower_bound_ == pytest.approx(repeated.lower_bound_, rel=1e-9)
+    np.testing.assert_allclose(np.abs(heavy.transition_), np.abs(repeated.transition_), atol=1e-6)
+    assert heavy.forecast(2).mean.shape == (3, 2, 3)  # of sequences of no weight, too
+    with pytest.raises(ValueError, match="sample_weight: expected one weight for each sequence"):
+        LinearDynamicalSystem(2).fit(x, lengths=LENGTHS, sample_weight=np.arange(80))
