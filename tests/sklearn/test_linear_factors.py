@@ -16,6 +16,7 @@ from pyro_fmvae import ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.learn import linear_ascent
 from pyro_fmvae.learn.linear_ascent import MatrixPosterior, Table, factor_sums
 from pyro_fmvae.sklearn import PCA, FactorAnalysis, linear_factors
+from pyro_fmvae.sklearn.table_estimator import effective_draws
 
 
 @pytest.fixture(scope="module")
@@ -280,3 +281,12 @@ def test_further_rows(rows, kind):
     best = -TraceConjugate_ELBO().loss(model.model_, model.guide_, *model.model_arguments(x)) - units.sum()
     assert best - 10 < model.lower_bound_ < best + 1e-6
     assert whole - model.score(x) < 0.5 * (whole - early)
+
+
+def test_effective_draws_of_autoregressions():
+    rng, draws, shares = np.random.default_rng(0), [np.zeros(200)], np.repeat([0.0, 0.9], 100)
+    for _ in range(3999):
+        draws.append(draws[-1] * shares + rng.normal(size=200))
+    found = effective_draws(np.array(draws))
+    np.testing.assert_allclose([found[:100].mean(), found[100:].mean()], [4000, 4000 * 0.1 / 1.9], rtol=0.05)
+    assert effective_draws(np.full((60, 2), 0.1)).tolist() == [60, 60]

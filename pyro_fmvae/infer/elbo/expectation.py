@@ -765,7 +765,8 @@ class JointSearch:
         return None
 
 
-_SUMS = (MixtureSameFamily, HiddenMarkov, LinearGaussianChain, LinearDynamics)
+SUMS = (MixtureSameFamily, HiddenMarkov, LinearGaussianChain, LinearDynamics)
+"""Distributions whose densities sum over something themselves."""
 """Distributions whose log-densities sum over something, so that they are no sums of products."""
 
 
@@ -860,7 +861,7 @@ class CouplingSearch:
                         found.normal.add(pair)
                     else:
                         found.other.setdefault(pair, owner)
-                if isinstance(unwrap(self.sites[owner]["fn"]), _SUMS):
+                if isinstance(unwrap(self.sites[owner]["fn"]), SUMS):
                     found.summed.update(dict.fromkeys(names, owner))
                 dims = {name for f in term for name in f.names} & self.enumerated.keys()
                 found.discrete.update((name, self.enumerated[dim]) for dim in dims for name in names)

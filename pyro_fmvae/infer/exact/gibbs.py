@@ -13,11 +13,13 @@ import torch
 from pyro.infer import NUTS, infer_discrete
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
 from pyro_fmvae.distributions.chain import draw_index
 from pyro_fmvae.distributions.exponential_family import unwrap
+from pyro_fmvae.infer.elbo.expectation import SUMS
 from pyro_fmvae.infer.elbo.plain_terms import levels_of
 from pyro_fmvae.infer.elbo.recognition import Plan, PlannedSite
 from pyro_fmvae.infer.elbo.structure import (
@@ -247,7 +249,7 @@ class GibbsKernel(MCMCKernel):
         args, kwargs = self._program or ((), {})
         known = {name: value for name, value in values.items() if name not in self._discrete}
         model = infer_discrete(
-            Enumerated()(poutine.condition(self.model, data=known)),
+            _Unmasked()(Enumerated()(poutine.condition(self.model, data=known))),
             first_available_dim=self._first_dim,
             strict_enumeration_warning=False,
         )
@@ -269,13 +271,24 @@ class GibbsKernel(MCMCKernel):
             sites = self._joint.sites(at_end).items()
             ends.append({name: site["fn"].log_prob(unmasked(site)).sum() for name, site in sites})
         moved = {name for name, one in ends[0].items() if one != ends[1][name]}
-        vectors = (block for block in blocks if block.is_normal_vector and block.users & moved)
+        # whose conditional is known without components or states that are drawn first
+        sums = {name for name, site in self._sites.items() if isinstance(unwrap(site["fn"]), SUMS)}
+        vectors = (
+            block
+            for block in blocks
+            if block.is_normal_vector and block.users & moved and not block.users & sums
+        )
         return next((block for block in vectors if block.together(values).dim() == 1), None)
 
     def _log_density(self, values: dict[str, Tensor]) -> Tensor:
         """The log joint density, with the block that is integrated out left out."""
         sites = self._joint.sites(values).values()
-        densities = [total(s["fn"].log_prob(unmasked(s)), s).double() for s in sites]
+        densities = [
+            total(
+                s["fn"].log_prob(unmasked(s)).double(), {**s, "mask": s["mask"] if s["is_observed"] else None}
+            )
+            for s in sites
+        ]
         density = sum(densities[1:], densities[0])
         if self._collapsed is None:
             return density
@@ -399,6 +412,14 @@ def _are_same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
             a is b for a, b in zip((*one[0], *one[1].values()), (*other[0], *other[1].values()), strict=True)
         )
     )
+
+
+class _Unmasked(Messenger):
+    """Leaves latent sites without masks: what is masked out is drawn from its prior."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if is_latent(msg):
+            msg["mask"] = None
 
 
 class _Cast(Transform):

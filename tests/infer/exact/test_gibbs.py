@@ -583,6 +583,53 @@ def test_weights_are_integrated_out_while_their_indicators_are_drawn():
     assert ((found.mean((0, 1)) - exact).abs() < 0.06).all()
 
 
+def test_indicators_beside_outliers():
+    """The weights are not integrated out there: given the indicators alone, they have no normal posterior."""
+    torch.set_default_dtype(torch.float64)
+    x = torch.tensor([[1.0, 0.9], [-0.5, -0.6], [2.0, 1.8], [0.3, -0.2]])
+    y, scales = torch.tensor([1.0, -0.4, 4.5, 0.2]), torch.tensor([0.3, 2.0])
+    shares = torch.tensor([0.7, 0.3])
+
+    def model():
+        with pyro.plate("columns", 2):
+            is_in = pyro.sample("is_in", dist.Bernoulli(0.4))
+            weights = pyro.sample("weights", dist.Normal(0.0, 1.5))
+        with pyro.plate("rows", 4):
+            of_scales = dist.Normal((x @ (is_in * weights)).unsqueeze(-1), scales)
+            pyro.sample("y", dist.MixtureSameFamily(dist.Categorical(shares), of_scales), obs=y)
+
+    subsets, logs = torch.cartesian_prod(*[torch.arange(2.0)] * 2), []
+    for inside in subsets:
+        each = []
+        for chosen in torch.cartesian_prod(*[torch.arange(2)] * 4):
+            covariance = 2.25 * (x * inside) @ x.T + scales[chosen].square().diag()
+            evidence = dist.MultivariateNormal(torch.zeros(4), covariance).log_prob(y)
+            each.append(evidence + shares[chosen].log().sum())
+        logs.append(torch.stack(each).logsumexp(0) + dist.Bernoulli(0.4).log_prob(inside).sum())
+    exact = torch.stack(logs).softmax(0) @ subsets
+    pyro.set_rng_seed(0)
+    found = ConjugateGibbs(model).draw(num_samples=500, warmup_steps=50, num_chains=64)["is_in"]
+    assert ((found.mean((0, 1)) - exact).abs() < 0.02).all()
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_what_is_masked_out_is_drawn_from_its_prior(one_by_one):
+    mask, x = torch.tensor([True, True, False]), torch.tensor([1.0, 2.0, 0.0])
+
+    def model():
+        share = pyro.sample("share", dist.Beta(2.0, 6.0))
+        with pyro.plate("numbers", 3), poutine.mask(mask=mask):
+            z = pyro.sample("z", dist.Bernoulli(share))
+            if not one_by_one:
+                pyro.sample("y", dist.Normal(z, 1.0), obs=torch.tensor([1.0, 2.0, 100.0]))
+        if one_by_one:
+            pyro.sample("y", dist.Normal((x * z).sum(), 1.0), obs=torch.tensor(3.0))
+
+    pyro.set_rng_seed(0)
+    found = ConjugateGibbs(model).draw(num_samples=1000, warmup_steps=50, num_chains=8)
+    assert found["z"][..., 2].mean() == pytest.approx(float(found["share"].mean()), abs=0.03)
+
+
 @pytest.mark.parametrize("model", [chain_of_states, coins_in_a_sum])
 def test_discrete_sites(model):
     y = torch.tensor([1.0, 0.0, 1.0, 1.0]) if model is chain_of_states else torch.tensor(1.2)
