@@ -57,7 +57,7 @@ class CategoryBlock:
 
     def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
         self.sizes = list(sizes)
-        of_columns = torch.tensor(self.sizes, device=device)
+        of_columns = torch.tensor(self.sizes, dtype=torch.int64, device=device)
         self._starts = of_columns.cumsum(0) - of_columns
         self._column = torch.arange(len(of_columns), device=device).repeat_interleave(of_columns)
 
@@ -71,6 +71,10 @@ class CategoryBlock:
         places = torch.where(of_columns < 0, count, of_columns + self._starts)
         shown = torch.zeros(*places.shape[:-1], count + 1, dtype=torch.bool, device=places.device)
         return shown.scatter_(-1, places, True)[..., :-1]
+
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        """Log-probabilities [..., L] of the logits of each column."""
+        return logits - self._totals(logits.exp()).log()[..., self._column]
 
     def mean_stats(self, natural: Tensor) -> Tensor:
         """E[log φ] of each category, [..., L]."""

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_fmvae.distributions.category import CategoryBlock
 from pyro_fmvae.models import ObservedMixture
 from pyro_fmvae.models.table_sites import NUMBERS, column_site, parameter_of
 
@@ -122,17 +123,22 @@ class _Densities:
 
     def __init__(self, model: ObservedMixture) -> None:
         sites, self.log_weights = model.sites, model.weights().log()
-        self.loc = self.precision = self.log_weights.new_zeros(model.components, 0)
+        self.loc = self.precision = self.ends = self.log_weights.new_zeros(model.components, 0)
+        self.full = sites.full
         if sites.numbers:
             self.loc, _, shape, rate = model.natural(parameter_of(NUMBERS)).standard
-            if sites.full:
+            if self.full:
                 shape = shape[:, None, None] + (self.loc.shape[-1] - 1) / 2
                 self.precision = shape * torch.cholesky_inverse(rate)
+                self.factor = torch.linalg.cholesky(self.precision)
+                self.ends = (self.precision @ self.loc.unsqueeze(-1)).squeeze(-1)
             else:
-                self.precision = (shape / rate).diag_embed()
-        self.factor = torch.linalg.cholesky(self.precision) if sites.numbers else self.precision
+                self.precision = shape / rate
+                self.ends = self.precision * self.loc
         self.log_rates = model.rates().log() if sites.counted else self.loc[:, :0]
-        self.log_probs = [model.probs(column_site(column)).log() for column, _ in sites.categories]
+        self.block = CategoryBlock([size for _, size in sites.categories], self.loc.device)
+        probs = [model.probs(column_site(column)) for column, _ in sites.categories]
+        self.log_probs = torch.cat([self.loc[:, :0], *probs], -1).log()
 
     def along_ridge(self, one: int, other: int) -> Tensor:
         """Log-density along the ridge between two components, both ends included, up to a constant: [places].
@@ -146,18 +152,24 @@ class _Densities:
         alpha = torch.cat([alpha.new_zeros(1), alpha, alpha.new_ones(1)]).unsqueeze(-1)
         total = self.log_weights.expand(len(alpha), -1)
         if self.loc.shape[-1]:
-            ends = (self.precision @ self.loc.unsqueeze(-1)).squeeze(-1)
-            sums = torch.lerp(self.precision[one], self.precision[other], alpha.unsqueeze(-1))
-            x = torch.linalg.solve(sums, torch.lerp(ends[one], ends[other], alpha))
-            gaps = (x - self.loc.unsqueeze(1)) @ self.factor  # [K, places, D]
-            scales = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-            total = total + scales - gaps.square().sum(-1).mT / 2
+            ends = torch.lerp(self.ends[one], self.ends[other], alpha)
+            if self.full:
+                sums = torch.lerp(self.precision[one], self.precision[other], alpha.unsqueeze(-1))
+                x = torch.linalg.solve(sums, ends)
+                gaps = (x - self.loc.unsqueeze(1)) @ self.factor  # [K, places, D]
+                scales = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+                total = total + scales - gaps.square().sum(-1).mT / 2
+            else:
+                x = ends / torch.lerp(self.precision[one], self.precision[other], alpha)
+                squares = x.square() @ self.precision.mT - 2 * x @ self.ends.mT
+                constants = (self.precision.log() - self.ends * self.loc).sum(-1)
+                total = total + (constants - squares) / 2
         if self.log_rates.shape[-1]:
             log_rates = torch.lerp(self.log_rates[one], self.log_rates[other], alpha)
             rates, own = log_rates.exp(), self.log_rates.exp().sum(-1)
             total = total + rates @ self.log_rates.mT - own - (rates * (log_rates - 1)).sum(-1, keepdim=True)
-        for each in self.log_probs:
-            log_probs = torch.lerp(each[one], each[other], alpha).log_softmax(-1)
+        if self.log_probs.shape[-1]:
+            log_probs = self.block.log_softmax(torch.lerp(self.log_probs[one], self.log_probs[other], alpha))
             probs = log_probs.exp()
-            total = total + probs @ each.mT - (probs * log_probs).sum(-1, keepdim=True)
+            total = total + probs @ self.log_probs.mT - (probs * log_probs).sum(-1, keepdim=True)
         return total.logsumexp(-1)

@@ -49,4 +49,6 @@ def test_a_block_is_what_its_columns_are_one_by_one():
     ):
         assert_close(of, DIRICHLET.mean_stats(own), rtol=1e-12, atol=1e-12)
         apart += kl_divergence(Dirichlet(own), Dirichlet(before))
+    softmax = [part.log_softmax(-1) for part in prior.log().split(sizes)]
+    assert_close(block.log_softmax(prior.log()), torch.cat(softmax), rtol=1e-12, atol=1e-12)
     assert_close(block.relative_entropy(natural, prior, stats), apart, rtol=1e-12, atol=1e-12)
