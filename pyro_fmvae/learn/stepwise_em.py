@@ -32,20 +32,18 @@ class StepwiseEM(Phase):
         starts: R >= 1, random starts learnt side by side; 0 goes on from the model's own parameters.
         rate: ρ of each step on a batch that is not all data, from the number of steps taken so far.
         temperature: T >= 1 at the start of the phase.
-        annealed: share of the phase, in (0, 1], at which T has fallen to 1, linearly.
         reseed_every: steps between two times that a unit of little use is put elsewhere; 0: never.
-        reseeded: share of the phase, in [0, 1], after which none is.
         name: for records.
 
     Attributes:
+        annealed: share of the phase, in (0, 1], at which T has fallen to 1, linearly.
+        reseeded: share of the phase, in [0, 1], after which no unit is put elsewhere.
         parameters: of all starts.
         latents: of all points, [R, N, H].
         objective: in nats per point, averaged over recent batches as statistics are, [R]; None before any.
-
-    Raises:
-        ValueError: a number out of range.
     """
 
+    annealed, reseeded = 0.6, 0.7
     parameters: Any
     latents: Tensor
 
@@ -57,25 +55,12 @@ class StepwiseEM(Phase):
         starts: int = 1,
         rate: Callable[[int], float] = STEPWISE,
         temperature: float = 1.0,
-        annealed: float = 0.6,
         reseed_every: int = 0,
-        reseeded: float = 0.7,
         name: str = "joint",
     ) -> None:
         super().__init__(name, budget, model)
-        for argument, value in (("starts", starts), ("reseed_every", reseed_every)):
-            if value < 0:
-                raise ValueError(f"{argument}: expected a number >= 0, got {value}")
-        if not 1 <= temperature < float("inf"):
-            raise ValueError(f"temperature: expected a number >= 1, got {temperature}")
-        if not 0 < annealed <= 1:
-            raise ValueError(f"annealed: expected a share in (0, 1], got {annealed}")
-        if not 0 <= reseeded <= 1:
-            raise ValueError(f"reseeded: expected a share in [0, 1], got {reseeded}")
         self.model, self.em, self.starts, self.rate = model, em, starts, rate
-        self.hottest, self.annealed = temperature, annealed
-        self.reseed_every, self.reseeded = reseed_every, reseeded
-        self.record_every = budget.record_every
+        self.hottest, self.reseed_every, self.record_every = temperature, reseed_every, budget.record_every
 
     def enter(self) -> None:
         """Nothing is learnt yet; parameters and latents come with :meth:`prepare`."""

@@ -9,13 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.distributions.grouped_bernoulli import GroupedBernoulli, binary_states
-from pyro_fmvae.models.em.binary_mean_field import (
-    LARGEST_GROUP,
-    bound,
-    check_shapes,
-    log_partition,
-    mean_field,
-)
+from pyro_fmvae.models.em.binary_mean_field import bound, check_shapes, log_partition, mean_field
 from pyro_fmvae.models.em.expectation_maximization import Expectation, ExpectationMaximization, Maximum
 from pyro_fmvae.models.em.statistics import Statistics
 
@@ -155,7 +149,7 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
         exact: enumerate all states in the E-step, of at most 16 units.
 
     Raises:
-        ValueError: a number is out of range.
+        ValueError: no units.
     """
 
     def __init__(
@@ -168,12 +162,6 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
     ) -> None:
         if units < 1:
             raise ValueError(f"units: expected a number >= 1, got {units}")
-        if sweeps < 1:
-            raise ValueError(f"sweeps: expected a number >= 1, got {sweeps}")
-        if not 1 <= group_size <= LARGEST_GROUP:
-            raise ValueError(f"group_size: expected 1 to {LARGEST_GROUP}, got {group_size}")
-        if exact and units > MOST_UNITS:
-            raise ValueError(f"exact: expected at most {MOST_UNITS} units, got {units}")
         self.units, self.sweeps, self.group_size = units, sweeps, group_size
         self.nonnegative, self.exact = nonnegative, exact
 
@@ -184,13 +172,7 @@ class BinaryEM(ExpectationMaximization[BinaryParameters]):
         return math.log(rate / (1 - rate))
 
     def start(self, x: Tensor, starts: int) -> BinaryParameters:
-        """Initial parameters: random data points as weights (small ones >= 0 if ``nonnegative``), β from x.
-
-        Raises:
-            ValueError: fewer than one start.
-        """
-        if starts < 1:
-            raise ValueError(f"starts: expected a number >= 1, got {starts}")
+        """Initial parameters: data points at random as weights (small ones if ``nonnegative``), β from x."""
         missing = x.isnan()
         centre = x.nanmean(0).nan_to_num(0.0)
         known = torch.where(missing, centre, x)

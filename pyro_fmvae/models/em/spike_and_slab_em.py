@@ -41,7 +41,7 @@ class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
         shared: one π, μ and ψ for all units; False: one for each.
 
     Raises:
-        ValueError: a number is out of range.
+        ValueError: ``preselect`` < 1.
     """
 
     def __init__(
@@ -53,10 +53,6 @@ class SpikeAndSlabEM(ExpectationMaximization[SpikeAndSlabParameters]):
         kept: int = 2,
         shared: bool = True,
     ) -> None:
-        if units < 2:
-            raise ValueError(f"units: expected a number >= 2, got {units}")
-        if not 1 <= kept <= sweeps:
-            raise ValueError(f"kept: expected a number from 1 to sweeps = {sweeps}, got {kept}")
         self.rule, self.units, self.shared = rule, units, shared
         self.gibbs = SpikeAndSlabGibbs(rule, preselect)
         self.sweeps, self.kept = sweeps, kept

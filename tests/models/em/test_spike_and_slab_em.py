@@ -320,10 +320,6 @@ def test_bars_are_found():
 
 
 def test_wrong_arguments():
-    with pytest.raises(ValueError, match="units: expected a number >= 2, got 1"):
-        SpikeAndSlabEM(MaxRule(), 1)
-    with pytest.raises(ValueError, match="kept: expected a number from 1 to sweeps = 4, got 5"):
-        SpikeAndSlabEM(MaxRule(), 4, kept=5)
     with pytest.raises(ValueError, match="preselect: expected a number of units >= 1, or None, got 0"):
         SpikeAndSlabEM(MaxRule(), 4, 0)
 
