@@ -32,6 +32,7 @@ SMALLER = {  # what would take longer than all else in a tiny run
     "pyro_fmvae.learn.stacking.STARTS": 1,
     "pyro_fmvae.learn.stacking.TREES": 10,
     "pyro_fmvae.app.recipes.table_mixture.STARTS": 1,
+    "pyro_fmvae.app.recipes.table_mixture.STEPS": 20,
     "pyro_fmvae.app.recipes.vae.FreeEncoder": partial(FreeEncoder, steps=30),
 }
 
