@@ -5,6 +5,7 @@ complete conditional. The other sites have values, so that the algebra is that o
 jointly Gaussian ones: Hoffman, Johnson and Tran (2018), Section 4.
 """
 
+import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -296,6 +297,7 @@ def find_blocks(
     blocks: list[Block] = []
     reasons: dict[str, str] = {}
     sites = joint.sites(values)
+    chosen = _chosen(joint, sites, values)
     for name, site in sites.items():
         if site["is_observed"] or site["fn"].support.is_discrete:
             continue
@@ -305,8 +307,8 @@ def find_blocks(
             reasons[name] = LEAF if _is_leaf(joint, name, values) else found.drawn[name]
             continue
         block = Block(NormalBlock((name,), (values[name].shape,)), found.kinds[name])
-        value = values[name]
-        moments = block.moments(block.kind.family.stats(value.double()), value)
+        stats = block.kind.family.stats(values[name].double())
+        moments = block.moments(stats, values[name])
 
         def see(terms: Sum, name: str = name, block: Block = block, moments: Any = moments) -> None:
             for term in terms:
@@ -315,8 +317,10 @@ def find_blocks(
                     block.coupled |= moments.blocks_apart(own)
 
         block.users = set(joint.densities(values, {name: moments}, see))
+        if block.coupled and block.users & chosen:  # discrete values may pick other pairs in each sweep
+            block.coupled = set(itertools.combinations(range(stats.shape[:-1].numel()), 2))
         blocks.append(block)
-    return gaussian_blocks(joint, blocks, values, _chosen(joint, sites, values)), reasons
+    return gaussian_blocks(joint, blocks, values, chosen), reasons
 
 
 def _chosen(joint: LogJoint, sites: Mapping[str, Site], values: Values) -> set[str]:

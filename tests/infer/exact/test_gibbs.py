@@ -646,6 +646,20 @@ def test_discrete_sites(model):
     assert ((found - exact).abs() < (4 if model is chain_of_states else 9) * spread + 1e-3).all()
 
 
+def test_pairs_that_discrete_sites_may_pick_are_drawn_in_turn():
+    """Other numbers depend on each other in the next sweep than at the first values."""
+
+    def model():
+        with pyro.plate("groups", 257):  # too many for one vector
+            theta = pyro.sample("theta", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", 3):
+            z = pyro.sample("z", dist.Bernoulli(0.5)).long()
+            rows = torch.arange(3)
+            pyro.sample("y", dist.Normal(theta[rows] + theta[rows + 1 + z], 1.0), obs=torch.zeros(3))
+
+    assert ConjugateGibbs(model).plan()["theta"].why == "its numbers in 257 turns"
+
+
 def test_plan():
     def model(y):
         mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
