@@ -150,6 +150,11 @@ def test_resumed_minutes_go_on_where_they_stood(clock):
     assert [r.seconds for r in fit(phases, [(1,)], progress, resumed=True)] == [24, 30]
 
 
+@pytest.mark.parametrize(("seconds", "steps"), [(8.0, 4), (14.0, 2)])
+def test_a_step_begins_if_half_of_it_fits(clock, seconds, steps):
+    assert steps_of(fit([Slow("a", Budget(minutes=0.5), clock, seconds)], [(1,)])) == {"a": steps}
+
+
 def test_later_phases_share_the_time_that_a_slow_start_has_cost(clock):
     phases = [
         Slow("a", Budget(minutes=1.0), clock, 10.0, setup=240.0),

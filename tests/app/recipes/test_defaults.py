@@ -4,11 +4,12 @@ from itertools import product
 import pytest
 import torch
 
-from pyro_fmvae.app.recipes import configure
+from pyro_fmvae.app.recipes import configure, fmvae
 from pyro_fmvae.app.recipes.registry import read_config, resolved
 from pyro_fmvae.app.recipes.settings import budgets_of, patience_of
 from pyro_fmvae.data import Kind
 from pyro_fmvae.data.labels import choose_labels
+from pyro_fmvae.learn.options import AUTO
 from pyro_fmvae.learn.phase import Budget
 from pyro_fmvae.nn import SideBySide
 from tests.app.recipes.choices import build, resolve
@@ -499,3 +500,10 @@ def test_labels_are_numbered_where_factors_go_by_them():
     with pytest.raises(ValueError, match=r"^labels: 'label0' has 2 values, the largest 120"):
         resolve(configure(data="mine.npz", labels=0.5), few)
     assert resolve(configure(data="mine.npz", labels=0.5, factors=(121,)), few).factors == (121,)
+
+
+@pytest.mark.parametrize(("given", "dim"), [(None, 10), (3, 3)])
+def test_factors_that_are_found_share_the_latents(monkeypatch, given, dim):
+    monkeypatch.setattr(fmvae, "found_factors", lambda *_: (2, 5, 3))
+    config = resolve(configure(data="mine.npz", factors=AUTO, factor_dim=given), dataset())
+    assert (config.factors, config.factor_dim) == ((2, 5, 3), dim)
