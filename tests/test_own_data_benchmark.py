@@ -122,9 +122,15 @@ def test_as_many_labels_are_left_of_each_value(b, pictures):
         assert np.array_equal(column[column >= 0], truth[column >= 0])
 
 
-@pytest.mark.parametrize("method", ["logistic regression", "SVC", "random forest", "label spreading"])
-def test_classifiers_learn_from_the_known_labels(b, table, method):
-    known = b.own_data.with_few(table, 3, np.random.default_rng(0))
+@pytest.mark.parametrize(
+    ("method", "count"),
+    [
+        *((method, 3) for method in ("logistic regression", "SVC", "random forest", "label spreading")),
+        ("gradient boosting", 10),
+    ],
+)
+def test_classifiers_learn_from_the_known_labels(b, table, method, count):
+    known = b.own_data.with_few(table, count, np.random.default_rng(0))
     found = b.own_data_baselines.predictions(method, known, table, 0)
     assert (found == table.labels).mean() > 0.9
 
@@ -144,7 +150,7 @@ def test_rows_are_run_once_and_make_the_tables(b, small_sets, tiny_trainings, tm
     b.own_data.main(arguments)
     assert "lost is left out: needs a file" in capsys.readouterr().out
     records = [json.loads(line) for line in file.read_text().splitlines()]
-    assert len(records) == (5 + 2) + (5 + 1) + (3 + 1) + (5 + 1)
+    assert len(records) == (5 + 2) + (6 + 1) + (3 + 1) + (5 + 1)  # boosting learns no pictures
     by_key = {(r["set"], r["task"], r["method"]): r for r in records}
     assert by_key["flowers", "clusters", "k-means"]["figures"]["ari"] > 0.9
     assert by_key["flowers", "outliers", "LOF"]["figures"]["auroc"] > 0.9
@@ -164,7 +170,11 @@ def test_rows_are_run_once_and_make_the_tables(b, small_sets, tiny_trainings, tm
     printed = capsys.readouterr().out
     shown = next(line for line in printed.splitlines() if line.startswith("| people, light, 20 |"))
     light = ours["figures"]["light"]
-    assert shown.endswith(f"| {light['accuracy']:.3f} ({light['balanced']:.3f}) | 1 |")
+    assert shown.endswith(f"|  | {light['accuracy']:.3f} ({light['balanced']:.3f}) | 1 |")
+    alone, vote = (by_key["flowers", "labels", "pyro_fmvae"][name]["kind"] for name in ("alone", "figures"))
+    shown = next(line for line in printed.splitlines() if line.startswith("| flowers, kind, 20 |"))
+    cells = [f"{one['accuracy']:.3f} ({one['balanced']:.3f})" for one in (alone, vote)]
+    assert shown.endswith(f"| {' | '.join(cells)} | 1 |")
 
 
 def test_a_failed_training_is_a_row_that_misses_the_aims(
@@ -181,6 +191,18 @@ def test_a_failed_training_is_a_row_that_misses_the_aims(
     printed = b.own_data_tables.tables([failed, good])
     assert "| failed |" in printed
     assert "| clusters: at least the ARI of k-means, on 9 of 10 sets | 0 of 1 | 0 of 1 |  |" in printed
+
+
+def test_the_mixture_alone_predicts_without_its_regression_and_forest(b, table):
+    predictors = {"label_0": "a vote"}
+    described = SimpleNamespace(preprocessing=SimpleNamespace(event_shape=(3,)))
+    trained = object.__new__(b.own_data_runs.Trained)
+    trained.run = SimpleNamespace(
+        model=SimpleNamespace(predictors=predictors),
+        run=SimpleNamespace(recipe=described),
+        predict=lambda x: {"kind": np.full(len(x), len(predictors))},
+    )
+    assert (trained.predictions(table) == 1).all() and (trained.predictions_alone(table) == 0).all()
 
 
 def test_aims_are_counted_by_sets_and_halves(b):
@@ -201,11 +223,15 @@ def test_aims_are_counted_by_sets_and_halves(b):
     ]
     for method, accuracy in (("majority", 0.3), ("SVC", 0.9), (ours, 0.89)):
         measured = {"kind": {"accuracy": accuracy, "balanced": accuracy}}
-        records.append(record("a", "labels", method, measured, True, setting="20"))
+        alone = {"alone": {"kind": {"accuracy": 0.7, "balanced": 0.6}}} if method == ours else {}
+        records.append(record("a", "labels", method, measured, True, setting="20", **alone))
     for one in records:
         if one["task"] == "clusters":
             one["figures"]["nmi"] = 0.0
-    found = b.own_data_tables.tables(records).splitlines()[-7:]
+    printed = b.own_data_tables.tables(records)
+    assert "| a, kind, 20 | 0.300 (0.300) |" in printed
+    assert "| 0.700 (0.600) | 0.890 (0.890) | 1 |" in printed
+    found = printed.splitlines()[-7:]
     columns = [line.split(" | ")[1:] for line in found]
     assert [column[0] for column in columns] == [
         "1 of 2", "0 of 2", "1 of 1", "1 of 1", "0 of 1", "0.050 on 1", "1 of 2",

@@ -87,6 +87,11 @@ class Trained:
         pairs = zip(data.names, data.values, strict=True)
         return np.stack([_numbers(found[name], values) for name, values in pairs], -1)
 
+    def predictions_alone(self, data: Data) -> np.ndarray:
+        """Labels predicted by a mixture without its regression and forest, which the run loses, [n, L]."""
+        self.run.model.predictors.clear()
+        return self.predictions(data)
+
     def edits(self, train: Data, test: Data, seed: int) -> dict[str, dict[str, float | None]]:
         """Give each test picture another value of each property, and let a classifier say what has changed.
 
