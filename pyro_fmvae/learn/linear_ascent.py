@@ -76,7 +76,7 @@ class MatrixPosterior:
         alpha: shapes and rates of q(α), [2, relevances].
         evidence: bound on the log-probability of y given z, less the divergence of q(τ, w, α), and the sums'
             own.
-        sums: that it was learnt from.
+        sums: :class:`Sums` that it was learnt from, if it was.
     """
 
     noise: np.ndarray | None
@@ -88,7 +88,7 @@ class MatrixPosterior:
     tau: np.ndarray
     alpha: np.ndarray
     evidence: float = -math.inf
-    sums: Sums | None = None
+    sums: Any = None
 
     @classmethod
     def at_start(
@@ -433,12 +433,19 @@ class Targets:
         found: np.ndarray = rows.precision * off**2 + np.stack(inner, 1)
         return found
 
-    def sums(self, shares: np.ndarray, scales: np.ndarray) -> Sums:
-        """Sums of components, given the probabilities of components [N, K] and E[u] [N]."""
+    def sums(self, shares: np.ndarray, scales: np.ndarray, of_scales: np.ndarray) -> Sums:
+        """Sums of components.
+
+        Args:
+            shares: probabilities of components, [N, K].
+            scales: E[u], [N].
+            of_scales: parts of the bound that the scales have, [N].
+        """
         each = (self.weights * scales)[:, None] * shares
         zz = np.stack([(self.z * own[:, None]).T @ self.z for own in each.T])
         zy = each.T @ (self.z * self.y[:, None])
-        return Sums(self.weights @ shares, self.y**2 @ each, zy, zz, np.arange(len(zz)))
+        evidence = float(self.weights @ (of_scales + entr(shares).sum(1)))
+        return Sums(self.weights @ shares, self.y**2 @ each, zy, zz, np.arange(len(zz)), evidence)
 
 
 @dataclass(frozen=True)
@@ -457,20 +464,25 @@ class Regression:
 
 
 def regression_ascent(
-    targets: Targets, rows: MatrixPosterior, shares: np.ndarray
+    targets: Targets, rows: MatrixPosterior, shares: np.ndarray, before: Sums | None = None
 ) -> Iterator[tuple[Regression, float]]:
-    """Updates of all components, then of each row's component and scale, from shares [N, K] on."""
-    scales, of_scales, weights = np.ones(len(shares)), np.zeros(len(shares)), targets.weights
+    """Updates of all components, then of each row's component and scale.
+
+    Args:
+        targets: rows.
+        rows: components to start at.
+        shares: probabilities of components to start at, [N, K].
+        before: sums of earlier rows, whose components and scales stay.
+    """
+    scales, of_scales = np.ones(len(shares)), np.zeros(len(shares))
     if targets.freedom is not None:
         of_scales += (digamma(targets.freedom / 2) - np.log(targets.freedom / 2)) / 2
     while True:
-        rows = rows.learnt(targets.sums(shares, scales))
-        concentration = 1 + weights @ shares
+        rows = rows.learnt(targets.sums(shares, scales, of_scales).plus(before))
+        concentration = 1 + rows.sums.count
         logs = digamma(concentration) - digamma(concentration.sum())
-        bound = rows.evidence + weights @ (of_scales + (shares * logs + entr(shares)).sum(1))
-        bound -= ((concentration - 1) * logs - gammaln(concentration)).sum()
-        bound -= gammaln(concentration.sum()) - gammaln(len(logs))
-        yield Regression(rows, concentration, shares), float(bound)
+        bound = rows.evidence + gammaln(concentration).sum() - gammaln(concentration.sum())
+        yield Regression(rows, concentration, shares), float(bound + gammaln(len(logs)))
         errors = targets.errors(rows)
         levels = logs + (digamma(rows.tau[0]) - np.log(rows.tau[1])) / 2
         shares = softmax(levels - scales[:, None] * errors / 2, axis=1)

@@ -1,6 +1,6 @@
 """Bayesian linear regression as a scikit-learn estimator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from pyro_fmvae.learn.linear_ascent import (
     regression_ascent,
     state_of,
 )
-from pyro_fmvae.sklearn.standardisation import Standardisation
+from pyro_fmvae.sklearn.standardisation import Standardisation, distinct
 from pyro_fmvae.sklearn.table_estimator import (
     check_convergence,
     check_sizes,
@@ -38,6 +38,8 @@ from pyro_fmvae.sklearn.table_estimator import (
     tails_of,
 )
 
+RIDGE = 1e-3
+"""Rows that a coefficient of 0 counts for in a line through a few rows."""
 SHORT = 20
 """Updates of each start, of which the best goes on."""
 FEWEST = 3
@@ -67,7 +69,7 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         degrees_of_freedom: of Student-t noise.
         tol: an update that gains less, in nats per row, is the last.
         max_iter: updates at most.
-        n_init: random starts of a mixture; the one with the best bound goes on.
+        n_init: random starts of a mixture, beside one of a single line; the one with the best bound goes on.
         random_state: seed of the starts.
 
     Attributes:
@@ -150,52 +152,104 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         self._check_parameters()
         x = self._regressors(X, reset=True)
         y, weights = self._given(x, y, sample_weight)
-        use = (weights > 0) & ~np.isnan(y)
-        if not use.any():
-            raise ValueError("y: expected a target of a row whose weight is above 0, got none")
+        use = self._used(y, weights)
         self._labels = None if groups is None else np.unique(_labels_of(groups, len(x)))
         columns = Standardisation.of(np.column_stack([x, y])[use], weights[use], [])
         self._centre, self._scale = columns.centre[:-1], columns.scale[:-1]
         self._middle, self._unit = float(columns.centre[-1]), float(columns.scale[-1])
         targets = self._targets(x, y, weights, groups)
         rng = check_random_state(self.random_state)
-        starts = [self._start(targets, rng) for _ in range(self.n_init if self.n_components > 1 else 1)]
-        found = self._climbed(targets, starts)
-        self._found, bounds, self.converged_ = found
-        self._rows = self._found.rows
-        self.lower_bounds_ = np.array(bounds) - weights[use].sum() * np.log(self._unit)
-        self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
-        check_convergence(self.converged_, len(bounds))
-        self._publish()
+        starts = [self._single_line(targets)]
+        if self.n_components > 1:
+            number = self._group_of(x, groups)[0]
+            rows, _ = distinct(np.column_stack([x, number, y])[use], weights[use])
+            labels = None if self._labels is None else self._labels[rows[:, -2].astype(int)]
+            rows = np.column_stack(
+                [self._design(rows[:, :-2], labels), (rows[:, -1] - self._middle) / self._unit]
+            )
+            starts += [self._some_lines(targets, rows, rng) for _ in range(self.n_init)]
+        self._keep(*self._climbed(targets, starts))
         return self
 
-    def _climbed(self, targets: Targets, starts: list[np.ndarray]) -> tuple[Regression, list[float], bool]:
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> "BayesianRegression":
+        """Learn from further rows: the posterior given the rows so far is the prior of these.
+
+        The first call is :meth:`fit`. No row should be given twice.
+
+        Args:
+            X, y, sample_weight: as for :meth:`fit`.
+            groups: labels of groups that the first call had, if it had any.
+
+        Raises:
+            ValueError: see :meth:`fit`.
+        """
+        if not hasattr(self, "_found"):
+            return self.fit(X, y, sample_weight, groups)
+        x = self._regressors(X)
+        y, weights = self._given(x, y, sample_weight)
+        use = self._used(y, weights)
+        if self._labels is not None and not self._group_of(x, groups)[1].all():
+            raise ValueError("groups: expected labels of groups that the first call had, got others")
+        shares = self.predict_component(x[use], y[use], None if groups is None else np.asarray(groups)[use])
+        targets = self._targets(x, y, weights, groups)
+        ascent = regression_ascent(targets, self._rows, shares, self._rows.sums)
+        self._keep(*climb(ascent, self.max_iter, self.tol * float(targets.weights.sum())))
+        return self
+
+    @staticmethod
+    def _used(y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Which rows are learnt from, bool [n]."""
+        found: np.ndarray = (weights > 0) & ~np.isnan(y)
+        if not found.any():
+            raise ValueError("y: expected a target of a row whose weight is above 0, got none")
+        return found
+
+    def _keep(self, found: Regression, bounds: list[float], converged: bool) -> None:
+        """Keep the posterior that was found, in the data's units."""
+        self._found, self._rows, self.converged_ = found, found.rows, converged
+        self.lower_bounds_ = np.array(bounds) - found.rows.sums.count.sum() * np.log(self._unit)
+        self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
+        check_convergence(converged, len(bounds), level=4)
+        self._publish()
+
+    def _climbed(
+        self, targets: Targets, starts: list[tuple[np.ndarray, np.ndarray]]
+    ) -> tuple[Regression, list[float], bool]:
         """The start with the best bound after a few updates, to its end."""
-        width, number = targets.z.shape[1], self.n_components
-        zero = MatrixPosterior.at_start(
-            np.zeros((number, width)), np.arange(number), np.ones(number), self._relevance
-        )
+
+        def ascent(lines: np.ndarray, shares: np.ndarray) -> Iterator[tuple[Regression, float]]:
+            number = np.arange(len(lines))
+            rows = MatrixPosterior.at_start(lines, number, np.ones(len(lines)), self._relevance)
+            return regression_ascent(targets, rows, shares)
+
         limits = self.max_iter, self.tol * float(targets.weights.sum())
         if len(starts) > 1:
-            short = [
-                climb(regression_ascent(targets, zero, s), min(SHORT, self.max_iter), 0.0) for s in starts
-            ]
+            short = [climb(ascent(*start), min(SHORT, self.max_iter), 0.0) for start in starts]
             starts = [starts[int(np.argmax([found[1][-1] for found in short]))]]
-        return climb(regression_ascent(targets, zero, starts[0]), *limits)
+        return climb(ascent(*starts[0]), *limits)
 
-    def _start(self, targets: Targets, rng: np.random.RandomState) -> np.ndarray:
-        """Probabilities of components, [N, K]: those of lines through a few random rows each."""
+    def _single_line(self, targets: Targets) -> tuple[np.ndarray, np.ndarray]:
+        """Lines at 0, [K, M], and all rows in the first component, [N, K]."""
         number, (count, width) = self.n_components, targets.z.shape
-        if number == 1:
-            return np.ones((count, 1))
-        lines = []
-        for _ in range(number):
-            rows = rng.choice(count, min(width + 1, count), replace=False)
-            z, y = targets.z[rows], targets.y[rows]
-            lines.append(np.linalg.solve(z.T @ z + 1e-3 * np.eye(width), z.T @ y))
+        return np.zeros((number, width)), np.eye(number)[np.zeros(count, dtype=int)]
+
+    def _some_lines(
+        self, targets: Targets, rows: np.ndarray, rng: np.random.RandomState
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Lines through a few random ones of rows (z, y), [K, M], and components by them, [N, K]."""
+        size, lines = min(targets.z.shape[1] + 1, len(rows)), []
+        for _ in range(self.n_components):
+            own = rows[rng.choice(len(rows), size, replace=False)]
+            z, y = own[:, :-1], own[:, -1]
+            lines.append(np.linalg.solve(z.T @ z + RIDGE * np.eye(z.shape[1]), z.T @ y))
         off = (targets.y[:, None] - targets.z @ np.stack(lines, 1)) ** 2
-        found: np.ndarray = softmax(-off / max(2 * np.median(off.min(1)), VAGUE), axis=1)
-        return found
+        return np.stack(lines), softmax(-off / max(2 * np.median(off.min(1)), VAGUE), axis=1)
 
     def _publish(self) -> None:
         mean, features = self._rows.mean, len(self._centre)

@@ -67,8 +67,6 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
     _rows: MatrixPosterior
     _centre: np.ndarray
     _scale: np.ndarray
-    _log_units: float
-    """What the units of the rows so far take from the bound."""
     _loadings: np.ndarray
     """In the data's units, orthogonal in those of the noise, [D, K]."""
 
@@ -116,8 +114,7 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
         else:
             start = principal_start(table, int(self.n_components), self._shared, False)
             found = climb(factor_ascent(table, start), *limits)
-        self._log_units = 0.0
-        self._keep(x, weights, *found)
+        self._keep(*found)
         return self
 
     def partial_fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Any:
@@ -136,7 +133,7 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
         x, weights = self._given(X, sample_weight, reset=False)
         table = Table.of((x - self._centre) / self._scale, weights)
         ascent = factor_ascent(table, self._rows, self._rows.sums)
-        self._keep(x, weights, *climb(ascent, self.max_iter, self.tol * float(weights.sum())))
+        self._keep(*climb(ascent, self.max_iter, self.tol * float(weights.sum())))
         return self
 
     def _given(self, X: ArrayLike, sample_weight: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -147,18 +144,10 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
             raise ValueError("sample_weight: expected a weight above zero, got none")
         return x[weights > 0], weights[weights > 0]
 
-    def _keep(
-        self,
-        x: np.ndarray,
-        weights: np.ndarray,
-        rows: MatrixPosterior,
-        bounds: list[float],
-        converged: bool,
-    ) -> None:
+    def _keep(self, rows: MatrixPosterior, bounds: list[float], converged: bool) -> None:
         """Keep the posterior that was found, in the data's units."""
         self._rows, self.converged_ = rows, converged
-        self._log_units += float(weights @ np.where(np.isnan(x), 0.0, np.log(self._scale)).sum(1))
-        self.lower_bounds_ = np.array(bounds) - self._log_units
+        self.lower_bounds_ = np.array(bounds) - rows.sums.count @ np.log(self._scale)
         self.lower_bound_, self.n_iter_ = float(self.lower_bounds_[-1]), len(bounds)
         check_convergence(converged, len(bounds), level=4)
         self._publish()

@@ -357,3 +357,57 @@ def test_intervals_of_draws_of_two_lines():
         np.testing.assert_allclose(other, one, atol=0.8 * width.max(), err_msg=name)
     with pytest.raises(ValueError, match="X: expected the data of the fit"):
         model.credible_interval(n_draws=10)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_further_rows_of_one_regression_are_all_rows_together(grouped):
+    """Exact: sums of rows are all that the posterior depends on; units are those of the first call."""
+    rng = np.random.default_rng(0)
+    x, groups = rng.normal(size=(120, 3)), np.tile(["a", "b", "c"], 40)
+    y = x @ [1.0, -2.0, 0.5] + rng.normal(0, 0.3, 120) + (groups == "b") * x[:, 0]
+    weights = np.tile([1.0, 2.0], 60)
+    labels = [groups[:50], groups[50:], groups] if grouped else [None] * 3
+    model = BayesianRegression(tol=1e-12).partial_fit(x[:50], y[:50], weights[:50], labels[0])
+    first = model.lower_bound_
+    model.partial_fit(x[50:], y[50:], weights[50:], labels[1])
+    whole = BayesianRegression(tol=1e-12)
+    whole.fit(x[:50], y[:50], weights[:50], labels[0])  # for its units
+    targets = whole._targets(x, y, weights, labels[2])
+    whole._keep(*whole._climbed(targets, [whole._single_line(targets)]))
+    assert model.lower_bound_ == pytest.approx(whole.lower_bound_, rel=1e-9) and model.lower_bound_ < first
+    np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-6)
+    np.testing.assert_allclose(model.credible_interval().coef, whole.credible_interval().coef, atol=1e-5)
+    if grouped:
+        with pytest.raises(ValueError, match="groups: expected labels of groups that the first call had"):
+            model.partial_fit(x, y, groups=np.full(120, "d"))
+
+
+@pytest.mark.parametrize(("components", "likelihood"), [(2, "normal"), (1, "student"), (2, "student")])
+def test_further_rows_have_a_bound_near_that_of_the_program(components, likelihood):
+    """Components and scales of earlier rows stay, so that it is below the bound of all rows."""
+    rng = np.random.default_rng(1)
+    x, kind = rng.normal(size=(300, 2)), rng.integers(components, size=300)
+    y = (2 * kind - 1) * (1 + x @ [1.0, 2.0]) + rng.normal(0, 0.2, 300)
+    model = BayesianRegression(components, likelihood=likelihood, random_state=0).partial_fit(
+        x[:150], y[:150]
+    )
+    model.partial_fit(x[150:], y[150:])
+    assert np.diff(model.lower_bounds_).min() > -1e-9
+    arguments = model.model_arguments(x, y)
+    loss = TraceConjugate_ELBO().loss(model.model_, model.guide_, *arguments)
+    best = -loss - 300 * np.log(model._unit)
+    assert best - 5 < model.lower_bound_ < best + 1e-6
+    coef = np.atleast_2d(model.coef_)
+    wanted = np.array([[-1, -2], [1, 2]])[:components]
+    np.testing.assert_allclose(coef[coef[:, 0].argsort()], wanted, atol=0.15)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lines_through_one_point_are_told_apart(seed):
+    """A start whose lines are forgotten ends at coefficients of 0, some 200 nats below."""
+    rng, lines = np.random.default_rng(seed), np.array([[1, 0], [-1, 1], [0, -2]])
+    x, kind = rng.normal(size=(200, 2)), rng.integers(3, size=200)
+    y = kind + (x * lines[kind]).sum(1) + rng.normal(0, 0.2, 200)
+    model = BayesianRegression(3, random_state=0).fit(x, y)
+    order = model.intercept_.argsort()
+    np.testing.assert_allclose(model.coef_[order], lines, atol=0.2)
