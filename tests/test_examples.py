@@ -261,8 +261,8 @@ RUNS = {
         ["kidiq-kidscore_momiq", "gibbs"],
     ),
     "benchmarks/exact_samplers.py": (
-        ["--models=hierarchy", "--points=100", "--draws=40", "--samplers=gibbs"],
-        ["hierarchy      100 gibbs"],
+        ["--models", "spike", "hmm", "--points=100", "--draws=40", "--chains=2", "--samplers=gibbs"],
+        ["spike          100 gibbs", "hmm            100 gibbs"],
     ),
     "benchmarks/gaussian_mixture.py": (
         ["--points=500", "--dim=2", "--components=3", "--batch-size=100", "--max-seconds=2", "--step=eager"],

@@ -301,7 +301,12 @@ def hmm_drive(d: Data) -> Posterior:
             found |= columns(torch.stack([first, first + s[f"{name}_step"]], -1), name)
         return found
 
-    return Posterior(model, (torch.stack([d["u"], d["v"]], -1), d["alpha"]), parameters, init_to_mean)
+    data = torch.stack([d["u"], d["v"]], -1)
+    rates = 1 / data.mean(0)  # a state's are one below and one above
+    near = {"phi_first": 0.8 * rates[0], "phi_step": 2 * rates[0]}
+    near |= {"lambda_first": 0.8 * rates[1], "lambda_step": 2 * rates[1]}
+    first = partial(init_to_value, values=near, fallback=init_to_mean)
+    return Posterior(model, (data, d["alpha"]), parameters, first)
 
 
 PROGRAMS: dict[str, Callable[[Data], Posterior]] = {
