@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from pyro_fmvae.data.sets.mnist import VALID_SIZE
@@ -90,6 +91,10 @@ RUNS = {
     "sensors.py": (
         ["--sequences=3", "--steps=2", "--shared=0.8", "--picture=pictures/sensors.png"],
         ["independent noises: ELBO", "full covariance: ELBO", "error in gaps, true numbers: "],
+    ),
+    "benchmarks/others/cells.py": (
+        ["protocols", "--seeds=1", "--genes=20"],
+        ["0 steps: accuracy", "300 steps: "],
     ),
     "benchmarks/others/sequences.py": (
         ["--seeds=1"],
@@ -336,6 +341,20 @@ def write_reference(folder):
     (folder / "reference" / "reference.json").write_text(json.dumps(reference))
 
 
+def write_protocols(folder):
+    """Counts of cells of two lines by two protocols, one of which counts half as many."""
+    (folder / "protocols").mkdir()
+    rng = np.random.default_rng(0)
+    for name, share in (("celseq2", 1.0), ("dropseq", 0.5)):
+        lines = np.arange(60) % 2
+        rates = share * np.where(np.arange(30) % 2 == lines[:, None], 20, 5)
+        cells = [f"cell{number}" for number in range(60)]
+        counts = pd.DataFrame(rng.poisson(rates), cells, [f"gene{number}" for number in range(30)])
+        counts.T.to_csv(folder / "protocols" / f"sc_{name}.count.csv.gz")
+        metadata = pd.DataFrame({"cell_line_demuxlet": np.array(["H1975", "HCC827"])[lines]}, cells)
+        metadata.to_csv(folder / "protocols" / f"sc_{name}.metadata.csv.gz")
+
+
 def write_mnist(folder, train, test):
     """Nearly black images, each with one white pixel that tells its digit."""
     raw = folder / "MNIST" / "raw"
@@ -367,6 +386,7 @@ DATA = {
     "mnist.py": lambda folder: write_mnist_static(folder, 70, 20, 20),
     "mnist_sweep.py": lambda folder: write_mnist_static(folder, 64, 3, 3),
     "benchmarks/judge.py": write_run,
+    "benchmarks/others/cells.py": write_protocols,
     "benchmarks/posteriordb.py": write_reference,
     "mixture_starts.py": write_run,
     "variations.py": lambda folder: write_run(folder, "--factors 5 --labels 0"),

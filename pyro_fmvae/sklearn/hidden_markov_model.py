@@ -474,7 +474,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
                 share = draws[SHARES][..., number]
                 probs[column] = np.stack([1 - share, share], -1)
             none = np.empty((n_draws, self.n_components_, 0))
-            names = {"startprob": START, "transmat": TRANSITIONS, "means": "means", "rates": "rates"}
+            names = {"startprob": "start", "transmat": TRANSITIONS, "means": "means", "rates": "rates"}
             if LINES in draws:
                 lines = draws[LINES].swapaxes(2, 3) if model.sites.full else draws[LINES].swapaxes(1, 2)
                 draws["means"], draws["coef"] = lines[..., 0], lines[..., 1:] * self._units

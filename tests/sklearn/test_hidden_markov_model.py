@@ -251,9 +251,7 @@ def test_states_are_found_in_their_own_units(table):
     assert (low < model.probabilities_[5]).all() and (model.probabilities_[5] < high).all()
     given, drawn = model.credible_interval(0.5), model.credible_interval(0.5, x, LENGTHS, n_draws=150)
     for one, other in zip((*given[:4], given[4][5]), (*drawn[:4], drawn[4][5]), strict=True):
-        sizes = (one[1] - one[0]).clip(
-            1e-2
-        )  # the states hardly overlap, so that both are the same but for noise
+        sizes = (one[1] - one[0]).clip(1e-2)  # states hardly overlap: both are the same but for noise
         assert one.shape == other.shape and np.abs((one - other) / sizes).max() < 0.6
     moved = x.copy()
     moved[:, 0] = 1e6 + 1e3 * moved[:, 0]

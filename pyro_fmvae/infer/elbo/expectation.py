@@ -766,7 +766,6 @@ class JointSearch:
 
 
 SUMS = (MixtureSameFamily, HiddenMarkov, LinearGaussianChain, LinearDynamics)
-"""Distributions whose densities sum over something themselves."""
 """Distributions whose log-densities sum over something, so that they are no sums of products."""
 
 
