@@ -33,7 +33,7 @@ RUNS = {
         ["components: 4", "of the 12 rows from elsewhere"],
     ),
     "sequences.py": (
-        ["--days=120", "--ahead=7", "--picture=pictures/sequences.png"],
+        ["--days=200", "--ahead=7", "--picture=pictures/sequences.png"],
         ["states: 3", "days ahead within their intervals"],
     ),
     "regression.py": (
