@@ -39,6 +39,7 @@ _MONEY = re.compile(
     rf"(?P<open>\()?[-+]?\s*(({_COIN})\s?)?{_SIGN}?\s*[-+]?(\d{{1,3}}([, ]\d{{3}})+|\d+)?(\.\d*)?\s*"
     rf"(?P<unit>({_COIN}|{_SIGN}|%|°[CF]?|{_SCALE})?)\s*\)?"
 )
+_DIGITS = re.compile(r"[.,]?\d(?:[\d., ]*[\d.,])?")
 # a number with a decimal comma or dots between thousands, and perhaps a unit before or behind it
 _COMMA = re.compile(r"([^\d,.]{0,5})(\d{1,3}(?:\.\d{3})+|\d+)(?:,(\d+))?([^\d,.]{0,5})")
 _CLOCK = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
@@ -213,8 +214,8 @@ class PlannedColumn:
 
         Args:
             values: the numbers or codes.
-            like: an entry of the column; ISO dates are written in the same way, and numbers have an
-                exponent only if it has one.
+            like: an entry of the column; ISO dates are written in the same way, numbers with its unit, and
+                with an exponent only if it has one.
             comma: write numbers with a decimal comma.
         """
         if self.kind == "date":
@@ -227,11 +228,19 @@ class PlannedColumn:
             clocks = ["" if one is None else f"{one // 60:02d}:{one % 60:02d}" for one in minutes]
             return np.array(clocks, dtype=object)
         texts = ["" if math.isnan(value) else f"{value:.15g}" for value in values.tolist()]
-        if "e" not in like.lower():
+        money = self.form == "money"
+        if money or not re.search(r"[\d.]e[-+]?\d", like, re.IGNORECASE):
             exponents = {text for text in texts if "e" in text}
             plain = {text: np.format_float_positional(float(text), trim="-") for text in exponents}
             texts = [plain.get(text, text) for text in texts]
-        return np.array([text.replace(".", ",") if comma else text for text in texts], dtype=object)
+        texts = [text.replace(".", ",") for text in texts] if comma else texts
+        if money and len(around := _DIGITS.split(like, maxsplit=1)) == 2:
+            before, behind = re.sub(r"[-+(]", "", around[0]).lstrip(), around[1].rstrip(" )")
+            texts = [
+                f"{'-' * (text[0] == '-')}{before}{text.lstrip('-')}{behind}" if text else ""
+                for text in texts
+            ]
+        return np.array(texts, dtype=object)
 
     def fill(self, written: np.ndarray, values: np.ndarray, comma: bool = False) -> np.ndarray:
         """Entries [n] as they are in a file, of which only the missing ones are computed.
@@ -244,8 +253,14 @@ class PlannedColumn:
         gaps = self.is_gap(written, comma)
         if not gaps.any():
             return written
-        like = str(next(iter(written[~gaps]), "")).strip()
-        filled = self.write(values, like, comma) if written.dtype == object else values
+        filled = values
+        if written.dtype == object:
+            known = written[~gaps]
+            entries = Entries(
+                self.name, np.array([pointed(text) if comma else text for text in known], object)
+            )
+            read = ~np.isnan(self.read(entries)[0][:, 0])
+            filled = self.write(values, str(next(iter(known[read]), "")).strip(), comma)
         return np.where(gaps, filled, written).astype(written.dtype)
 
     def is_gap(self, written: np.ndarray, comma: bool = False) -> np.ndarray:

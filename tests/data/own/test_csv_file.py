@@ -337,6 +337,27 @@ def test_units_times_and_formats_of_forms_are_read(tmp_path):
     assert raw.plan[1].write(np.array([13.75, np.nan])).tolist() == ["13:45", ""]
 
 
+@pytest.mark.parametrize("comma", [False, True])
+@pytest.mark.parametrize(
+    ("given", "filled"),
+    [
+        ("87 kg", ["-2.5 kg", "10000000000000000 kg", "0.000003 kg"]),
+        ("-$1200", ["-$2.5", "$10000000000000000", "$0.000003"]),
+        ("(12 EUR)", ["-2.5 EUR", "10000000000000000 EUR", "0.000003 EUR"]),
+        ("12%", ["-2.5%", "10000000000000000%", "0.000003%"]),
+    ],
+)
+def test_filled_numbers_have_the_unit_of_those_beside_them(given, filled, comma):
+    """Without an exponent, which a number with a unit never has; and they are read again."""
+    column = PlannedColumn("x", "number", "", "", "", form="money")
+    entries, values = np.array(["see note 3", "", given, "", "NA"], dtype=object), [-2.5, 1e16, 3e-6]
+    found = column.fill(entries, np.insert(values, [0, 1], 1.0), comma)
+    expected = [text.replace(".", ",") if comma else text for text in filled]
+    assert found.tolist() == ["see note 3", expected[0], given, *expected[1:]]
+    points = np.array([text.replace(",", ".") for text in found[[1, 3, 4]]], dtype=object)
+    assert column.read(Entries("x", points))[0][:, 0].tolist() == values
+
+
 @pytest.mark.parametrize(
     ("given", "filled"),
     [
