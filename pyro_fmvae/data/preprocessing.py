@@ -187,16 +187,19 @@ class Preprocessing:
         return self.kind is not Kind.TABLE and len(self.event_shape) >= 2
 
     @property
-    def decoded_shape(self) -> tuple[int, ...]:
-        """Shape of what a model decodes: `event_shape` without the column of a batch, which it is given."""
-        given = self.counts is not None and self.counts.batch is not None
-        return (self.event_shape[0] - 1,) if given else self.event_shape
-
-    @property
-    def decoded_columns(self) -> tuple[str, ...]:
-        """Names of the columns that a model decodes, or none."""
-        batch = None if self.counts is None else self.counts.batch
-        return tuple(name for column, name in enumerate(self.column_names) if column != batch)
+    def decoded(self) -> Preprocessing:
+        """That of what a model decodes: of counts without the column of a batch, which the model is given."""
+        if self.counts is None or self.counts.batch is None:
+            return self
+        options = self.counts.options
+        return replace(
+            self,
+            event_shape=(self.event_shape[0] - 1,),
+            counts=CountTable(replace(options, batch_column=None), self.counts.total),
+            levels=(),
+            column_names=tuple(name for name in self.column_names if name != options.batch_column),
+            plan=tuple(column for column in self.plan if column.name != options.batch_column),
+        )
 
     @property
     def category_sizes(self) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 # Ranges of options: each check raises ValueError, naming the option, for a value outside of it.
@@ -22,8 +23,8 @@ def count(least: int, most: int = LARGEST) -> Check:
     """An integer in ``least``..``most``."""
 
     def check(name: str, value: int) -> None:
-        if not least <= value <= most:
-            raise ValueError(f"{name}: expected a number in {least}..{most}, got {value}")
+        if not (isinstance(value, Integral) and least <= value <= most):
+            raise ValueError(f"{name}: expected an integer in {least}..{most}, got {value}")
 
     return check
 
@@ -36,7 +37,7 @@ def positive(name: str, value: float) -> None:
 
 def nonnegative(name: str, value: float) -> None:
     """A finite number >= 0."""
-    if not 0 <= value < math.inf:
+    if not (isinstance(value, Real) and 0 <= value < math.inf):
         raise ValueError(f"{name}: expected a number >= 0, got {value}")
 
 

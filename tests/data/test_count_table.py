@@ -40,7 +40,7 @@ def test_a_run_keeps_it():
     made = Preprocessing(Kind.COUNTS, (3,), counts=fit(), column_names=NAMES, levels=((), ("a", "b"), ()))
     again = Preprocessing.from_dict(json.loads(json.dumps(made.to_dict())))
     assert again == made
-    assert (made.decoded_shape, made.decoded_columns) == ((2,), ("CD3", "NKG7"))
+    assert (made.decoded.event_shape, made.decoded.column_names) == ((2,), ("CD3", "NKG7"))
     np.testing.assert_array_equal(made.undo(made(RAW)), RAW)
     decoded = torch.tensor([[0.5, 1.5]])
     assert made.undo(decoded) is decoded

@@ -246,7 +246,7 @@ def networks(
 
     def pair() -> tuple[nn.Module, nn.Module]:
         if counts is not None:
-            (columns,), batches = preprocessing.decoded_shape, len(counts.batches)
+            (columns,), batches = preprocessing.decoded.event_shape, len(counts.batches)
             decoder = CountDecoder(latent_dim, columns, batches, counts.total, outputs > 1, hidden[::-1])
             return CountEncoder(columns, batches, latent_dim, hidden, head), decoder
         if isinstance(observation, TableObservation):
@@ -267,7 +267,7 @@ def networks(
 def _observation(config: NetworkOptions, preprocessing: Preprocessing) -> Observation:
     """The likelihood that was asked for, of counts; Bernoulli for binary data, else Gaussian."""
     if isinstance(config, CountableOptions) and config.likelihood is not None:
-        return _OF_COUNTS[config.likelihood](*preprocessing.decoded_shape)
+        return _OF_COUNTS[config.likelihood](*preprocessing.decoded.event_shape)
     event_dim = len(preprocessing.event_shape)
     if preprocessing.binary:
         return BernoulliObservation(event_dim)

@@ -266,9 +266,9 @@ def factor_figures(
         drawn |= _pairs(factors)
         if factors.labelled and default_choice(factors):
             drawn["attributes"] = figures.attribute_grid(factors)
-    elif recipe.preprocessing.decoded_shape[0] <= MOST_COLUMNS:
-        numbered = [f"column {number + 1}" for number in range(recipe.preprocessing.decoded_shape[0])]
-        columns = recipe.preprocessing.decoded_columns or numbered
+    elif recipe.preprocessing.decoded.event_shape[0] <= MOST_COLUMNS:
+        numbered = [f"column {number + 1}" for number in range(recipe.preprocessing.decoded.event_shape[0])]
+        columns = recipe.preprocessing.decoded.column_names or numbered
         drawn["columns"] = figures.column_means(factors, columns, _UNITS[recipe.preprocessing.kind])
     return drawn
 

@@ -34,7 +34,9 @@ Given = ArrayLike | PathLike[str]
 """Data as Python hands them over: an array, a data frame, or a path."""
 
 
-def given_rows(preprocessing: Preprocessing, array: Given, strict: bool = False) -> Split:
+def given_rows(
+    preprocessing: Preprocessing, array: Given, strict: bool = False, source: str = "array"
+) -> Split:
     """Preprocess data as in the training.
 
     In a table that may have gaps, a word or category that the training data did not have counts as missing; a
@@ -42,13 +44,15 @@ def given_rows(preprocessing: Preprocessing, array: Given, strict: bool = False)
 
     Args:
         preprocessing: of the run.
-        array: n observations in their own units, a data frame, or the path of a picture, of a file of
-            data or of a folder: see :func:`~pyro_fmvae.data.own.files.load_file`. Its labels do not count.
+        array: n observations in their own units, dense or sparse, a data frame, or the path of a picture,
+            of a file of data or of a folder: see :func:`~pyro_fmvae.data.own.files.load_file`. Its labels do
+            not count.
         strict: such a word or category in an array is an error.
+        source: name of the argument in messages.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: other data than the run's; it names the argument ``array``, or the file.
+        ValueError: other data than the run's; it names the argument, or the file.
     """
     if isinstance(array, str | PathLike):
         path = Path(array)
@@ -56,51 +60,58 @@ def given_rows(preprocessing: Preprocessing, array: Given, strict: bool = False)
             return read_image(path, preprocessing)
         return replace(load_file(path, preprocessing, left_out={})[0], labels=None)
     unseen: dict[str, Counter[str]] = {}
-    given = _given_columns(preprocessing, array, unseen)
+    given = _given_columns(preprocessing, array, source, unseen)
     raw = given.x
     if raw.shape == preprocessing.event_shape:
-        raise ValueError(f"array: expected observations [n, ...], got one of {list(raw.shape)}; add an axis")
+        raise ValueError(
+            f"{source}: expected observations [n, ...], got one of {list(raw.shape)}; add an axis"
+        )
     if not raw.size:
-        raise ValueError(f"array: expected at least one observation, got {list(raw.shape)}")
+        raise ValueError(f"{source}: expected at least one observation, got {list(raw.shape)}")
     if raw.dtype.kind not in "buif":
         wanted = "numbers" if preprocessing.image else "numbers, or a data frame"
-        raise ValueError(f"array: expected {wanted}, got dtype {raw.dtype}")
+        raise ValueError(f"{source}: expected {wanted}, got dtype {raw.dtype}")
     if strict or preprocessing.counts is not None:
-        check_seen(unseen, preprocessing.levels, preprocessing.column_names, "array")
-    x = preprocessing(raw, "array")
+        check_seen(unseen, preprocessing.levels, preprocessing.column_names, source)
+    x = preprocessing(raw, source)
     unseen |= preprocessing.unseen(raw)
     if strict and unseen:
         column, values = next(iter(unseen.items()))
-        raise ValueError(f"array: expected a value that training had in {column}, got {next(iter(values))}")
-    warn_unseen(unseen, "array")
+        raise ValueError(
+            f"{source}: expected a value that training had in {column}, got {next(iter(values))}"
+        )
+    warn_unseen(unseen, source)
     new = unseen_categories(preprocessing, given, x) if preprocessing.missing else None
     return Split(x, signed=preprocessing.signed, places=torch.arange(len(x)), unseen=new)
 
 
-def _given_columns(preprocessing: Preprocessing, array: ArrayLike, unseen: dict[str, Counter[str]]) -> Raw:
+def _given_columns(
+    preprocessing: Preprocessing, array: ArrayLike, source: str, unseen: dict[str, Counter[str]]
+) -> Raw:
     """An array; of a data frame, or of objects, the numbers of its columns by the plan of the run.
 
     Args:
         preprocessing: of the run.
-        array: as for :func:`given_rows`.
+        array, source: as for :func:`given_rows`.
         unseen: where texts that the plan does not have are counted.
     """
     names = tuple(unique([str(name) for name in names_of(array)])[0])
     plan: Sequence[PlannedColumn] = preprocessing.plan
     if not plan:
         plan = [PlannedColumn("", "category", "", "", "", words) for words in preprocessing.levels]
-        check_columns(preprocessing.column_names, names, "array")
+        check_columns(preprocessing.column_names, names, source)
     try:
+        array = array.toarray() if hasattr(array, "toarray") else array  # of SciPy
         raw = np.require(array, requirements="W")  # torch warns of arrays that it must not write to
     except ValueError:  # NumPy's message is about its own parts
-        raise ValueError("array: expected observations of one shape, got several shapes") from None
+        raise ValueError(f"{source}: expected observations of one shape, got several shapes") from None
     if raw.ndim != 2 or not raw.size or not (names or raw.dtype.kind in "OUS"):
         return Raw(raw)
     columns = [entries_of(name, raw[:, place]) for place, name in enumerate(names or [""] * raw.shape[1])]
     if plan:
-        return table_of(columns, "array", TableOptions(), plan, unseen)
+        return table_of(columns, source, TableOptions(), plan, unseen)
     if not all(column.numeric for column in columns):
-        raise ValueError("array: expected numbers in every column, got words")
+        raise ValueError(f"{source}: expected numbers in every column, got words")
     return Raw(np.stack([column.values for column in columns], axis=1))
 
 
@@ -261,7 +272,7 @@ def named_columns(preprocessing: Preprocessing, rows: Tensor) -> Iterator[tuple[
     """
     values = in_units(preprocessing, rows).T
     whole = len(values) == preprocessing.event_shape[0]  # decoded counts are without their batch
-    names = preprocessing.column_names if whole else preprocessing.decoded_columns
+    names = preprocessing.column_names if whole else preprocessing.decoded.column_names
     names = names or tuple(f"x_{column}" for column in range(len(values)))
     levels = preprocessing.levels if whole and preprocessing.levels else ((),) * len(values)
     dates = {column.name: column for column in preprocessing.plan if column.kind == "date"}

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pyro_fmvae.app.runs.by_batches import (
     COMPARED,
@@ -40,7 +41,8 @@ from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.evaluate import NEAREST, Neighbours, differential_expression, edit, with_new_batch
 from pyro_fmvae.evaluate.randomness import resolve_device
-from pyro_fmvae.learn.options import count
+from pyro_fmvae.learn.options import count, nonnegative
+from pyro_fmvae.models.free_encoder import FreeEncoder
 
 # Models on a hub: a repository with the exported model and its card. It needs huggingface_hub.
 
@@ -153,10 +155,10 @@ class TrainedRun:
 
     Arrays of data are [n, H, W], [n, H, W, 3] or [n, D], as in a ``.npz`` file: pictures as uint8, or as
     floats in [0, 1]; binary pixels as bool or as 0 and 1; tables in the units of their columns, which a data
-    frame names, with the words of the training data. They are preprocessed as in the training. Whatever the
-    number of rows, the model sees 500 at once, so that memory grows only with the data and the results. In
-    place of an array, a path stands for the data of a file, or for the pictures of a folder, which are
-    cropped and resized as in the training and come sorted by name.
+    frame names, with the words of the training data. Sparse matrices of SciPy become dense. All are
+    preprocessed as in the training. Whatever the number of rows, the model sees 500 at once, so that memory
+    grows only with the data and the results. In place of an array, a path stands for the data of a file, or
+    for the pictures of a folder, which are cropped and resized as in the training and come sorted by name.
 
     What the model decodes has the same units: means of pixels in [0, 1], or means of columns. The model is
     never changed, and neither are the states of random generators.
@@ -349,14 +351,14 @@ class TrainedRun:
 
     # ------------------------------------------------------------------ cells
 
-    def map_query(self, counts: ArrayLike, iterations: int = 300, seed: int = 0) -> dict[str, np.ndarray]:
+    def map_query(self, counts: Given, iterations: int = 300, seed: int = 0) -> dict[str, np.ndarray]:
         """Encode cells of one new batch, beside those of the training.
 
         The weights by which the networks know the new batch are learnt from its cells; all others stay, so
         that cells of other batches have the codes that they had. Cells of a known batch need :meth:`encode`.
 
         Args:
-            counts: n cells of the new batch, [n, D]: the columns of the training without that of the batch.
+            counts: n cells of the new batch, [n, D], as for :meth:`encode` but without the batch's column.
             iterations: steps on at most 200 cells each.
             seed: of the steps.
 
@@ -364,20 +366,20 @@ class TrainedRun:
             What :meth:`encode` returns.
 
         Raises:
-            ValueError: a run without batches, a number out of range, or bad data: see :meth:`encode`.
+            ValueError: a run without batches or an encoder, a number out of range, or bad data: see
+                :meth:`encode`.
         """
         count(0)("iterations", iterations)
         count(0)("seed", seed)
-        table, given = self._counts("map_query"), np.asarray(counts)
-        if table.batch is None:
+        batches = len(self._counts("map_query").batches)
+        if not batches:
             raise ValueError(f"run: map_query needs batches, {self.run.folder} has none; see encode")
-        (width,) = self.run.recipe.preprocessing.decoded_shape
-        if given.ndim != 2 or given.shape[1] != width:
+        if isinstance(self.model.encoder, FreeEncoder):
             raise ValueError(
-                f"counts: expected [n, {width}], without the column of the batch, got {list(given.shape)}"
+                f"run: map_query needs an encoder, posterior 'free' of {self.run.folder} has none"
             )
-        known = self.rows(np.insert(given, table.batch, table.batches[0], axis=1)).observations
-        new = torch.cat([known[:, :-1], torch.full_like(known[:, -1:], len(table.batches))], 1)
+        given = given_rows(self.run.recipe.preprocessing.decoded, counts, source="counts").observations
+        new = pad(given, (0, 1), value=batches)
         model = with_new_batch(self.model, new.to(self.device), iterations, seed)
         return encode_rows(model, in_order(Split(new), self.device))
 
@@ -413,11 +415,13 @@ class TrainedRun:
         """
         count(2)("num_samples", num_samples)
         count(0)("seed", seed)
-        for name, number in (("delta", delta), ("offset", offset)):
-            if not number >= 0:
-                raise ValueError(f"{name}: expected a number >= 0, got {number}")
+        nonnegative("delta", delta)
+        nonnegative("offset", offset)
         self._counts("differential_expression")
-        one, other = (self.rows(part).observations.to(self.device) for part in (first, second))
+        one, other = (
+            self.rows(part, name).observations.to(self.device)
+            for name, part in (("first", first), ("second", second))
+        )
         return differential_expression(self.model, one, other, delta, num_samples, offset, seed)._asdict()
 
     def _counts(self, method: str) -> CountTable:
@@ -470,9 +474,9 @@ class TrainedRun:
 
     # ------------------------------------------------------------------ what goes in and out
 
-    def rows(self, array: Given) -> Split:
+    def rows(self, array: Given, source: str = "array") -> Split:
         """Preprocess data as in the training: see :func:`~pyro_fmvae.app.runs.by_batches.given_rows`."""
-        return given_rows(self.run.recipe.preprocessing, array)
+        return given_rows(self.run.recipe.preprocessing, array, source=source)
 
     def _map(self, rows: Split, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of the model's inputs, batch by batch: [n, ...] on the CPU."""

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 import pyro_fmvae
 from tests.small_runs import TINY, command, kill_and_resume, state, succeed, train, train_all
@@ -69,27 +70,80 @@ def test_cells_of_a_new_batch_and_differences(run):
         ("lfc", "lfc_std", "probability"), (len(GENES),)
     )
     np.testing.assert_allclose(found["lfc"], -back["lfc"], atol=6 * found["lfc_std"].max() / 200**0.5)
+
+
+def test_new_cells_in_any_form_have_the_same_codes(run, tmp_path):
+    loaded, frame = pyro_fmvae.load(run), cells()
+    new = frame[GENES]
+    expected = loaded.map_query(new.to_numpy(), iterations=2)["mean"]
+    new.to_csv(tmp_path / "new.csv", index=False)
+    others = {
+        "columns in another order": new[GENES[::-1]],
+        "with the batch": frame.assign(donor="eve"),
+        "nullable": new.astype("Int64"),
+        "objects": new.to_numpy(dtype=object),
+        "bytes": new.to_numpy(np.uint8),
+        "sparse": sparse.csr_matrix(new.to_numpy()),
+        "file": tmp_path / "new.csv",
+    }
+    for name, counts in others.items():
+        found = loaded.map_query(counts, iterations=2)["mean"]
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+    with pytest.raises(ValueError, match="counts: expected the columns g0, g1, g2, g3, got no 'g0'"):
+        loaded.map_query(new.rename(columns={"g0": "other"}))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run, new, _: run.map_query(np.ones((60, 5))), r"counts: expected .* shape \[4\], got \[5\]"),
+        (lambda run, new, _: run.map_query(new + 0.5), "counts: expected counts, whole numbers"),
+        (lambda run, new, _: run.map_query(new[:0]), "counts: expected at least one observation"),
+        (
+            lambda run, new, _: run.map_query(new, iterations=1.5),
+            "iterations: expected an integer in .*, got 1.5",
+        ),
+        (lambda run, new, all: run.differential_expression(new, all), r"first: expected .* shape \[5\]"),
+        (lambda run, new, all: run.differential_expression(all, all[:0]), "second: expected at least one"),
+        (lambda run, new, all: run.differential_expression(all, all, delta=-1), "delta: .* >= 0, got -1"),
+        (lambda run, new, all: run.differential_expression(all, all, delta="x"), "delta: .* >= 0, got x"),
+        (lambda run, new, all: run.differential_expression(all, all, delta=None), "delta: .* >= 0, got None"),
+        (
+            lambda run, new, all: run.differential_expression(all, all, offset=np.inf),
+            "offset: .* >= 0, got inf",
+        ),
+    ],
+)
+def test_errors_name_the_argument(run, call, message):
+    with pytest.raises(ValueError, match="^" + message):
+        call(pyro_fmvae.load(run), cells()[GENES].to_numpy(), cells())
+
+
+def train_vae(frame, out, **options):
+    tiny = {name[2:].replace("-", "_"): json.loads(value) for name, value in TINY.items()}
+    tiny = {name: tiny[name] for name in ("pretrain_iterations", "joint_iterations", "hidden", "eager")}
+    options = {"model": "vae", "likelihood": "poisson", "batch_column": "donor"} | tiny | options
+    return pyro_fmvae.train(frame, out=out, **options)
+
+
+def test_free_posteriors_take_no_new_batch(tmp_path):
+    trained = train_vae(cells(), tmp_path / "run", posterior="free", pretrain_iterations=0)
     with pytest.raises(
-        ValueError, match=r"counts: expected \[n, 4\], without the column of the batch, got \[60, 5\]"
+        ValueError, match=r"^run: map_query needs an encoder, posterior 'free' of .* has none$"
     ):
-        loaded.map_query(np.ones((60, 5)))
-    with pytest.raises(ValueError, match="array: expected counts, whole numbers"):
-        loaded.map_query(new + 0.5)
-    with pytest.raises(ValueError, match="delta: expected a number >= 0, got -1"):
-        loaded.differential_expression(frame, frame, delta=-1)
+        trained.map_query(cells()[GENES])
 
 
 def test_numbers_of_batches_and_another_model(tmp_path):
-    frame = cells().assign(donor=np.arange(N) % 3 + 7)
-    tiny = {name[2:].replace("-", "_"): json.loads(value) for name, value in TINY.items()}
-    tiny = {name: tiny[name] for name in ("pretrain_iterations", "joint_iterations", "hidden", "eager")}
-    trained = pyro_fmvae.train(
-        frame, model="vae", likelihood="poisson", batch_column="donor", out=tmp_path / "run", **tiny
-    )
-    assert trained.run.recipe.preprocessing.counts.batches == (7, 8, 9)
+    frame = cells().assign(donor=np.arange(N) % 3 + 300)
+    trained = train_vae(frame, tmp_path / "run")
+    new = frame[GENES].to_numpy()
+    found = (trained.map_query(counts, iterations=1)["mean"] for counts in (new, new.astype(np.uint8)))
+    np.testing.assert_array_equal(*found)
+    assert trained.run.recipe.preprocessing.counts.batches == (300, 301, 302)
     assert trained.encode(frame)["mean"].shape[0] == N
     with pytest.raises(
-        ValueError, match=r"array: expected one of the training's batches, 7, 8, 9, .*, got 6"
+        ValueError, match=r"array: expected one of the training's batches, 300, 301, 302, .*, got 6"
     ):
         trained.encode(frame.assign(donor=6))
 

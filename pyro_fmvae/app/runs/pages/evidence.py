@@ -124,7 +124,7 @@ def describe_data(run: "Run") -> str:
     kinds = {
         Kind.PATCHES: f"{number} patches of pictures",
         Kind.TABLE: f"{number} rows of {shape[0]} columns",
-        Kind.COUNTS: f"{number} rows of counts in {preprocessing.decoded_shape[0]} columns",
+        Kind.COUNTS: f"{number} rows of counts in {preprocessing.decoded.event_shape[0]} columns",
     }
     plain = (
         f"{number} {colour} pictures of {size} pixels"
