@@ -246,14 +246,14 @@ class PlannedColumn:
         """Entries [n] as they are in a file, of which only the missing ones are computed.
 
         Args:
-            written: texts, or numbers, NaN where one is missing.
-            values: numbers or codes [n].
+            written: texts, or numbers, NaN or masked where one is missing.
+            values: numbers or codes [n], which are rounded for whole numbers.
             comma: texts have decimal commas.
         """
         gaps = self.is_gap(written, comma)
         if not gaps.any():
             return written
-        filled = values
+        filled = values.round() if written.dtype.kind in "iu" else values
         if written.dtype == object:
             known = written[~gaps]
             entries = Entries(
@@ -261,12 +261,14 @@ class PlannedColumn:
             )
             read = ~np.isnan(self.read(entries)[0][:, 0])
             filled = self.write(values, str(next(iter(known[read]), "")).strip(), comma)
-        return np.where(gaps, filled, written).astype(written.dtype)
+        found = np.array(np.ma.getdata(written))
+        found[gaps] = filled[gaps]
+        return found
 
     def is_gap(self, written: np.ndarray, comma: bool = False) -> np.ndarray:
         """Tell which entries [n] of a file, numbers or texts, perhaps with decimal commas, are missing."""
         if written.dtype != object:
-            return np.isnan(written)
+            return np.ma.getmaskarray(written) | np.isnan(np.ma.getdata(written))
         numbers = {number for number in map(_number, self.gaps) if not math.isnan(number)}
         empty = {
             text

@@ -1,6 +1,7 @@
 """Files that commands write of rows: .csv and Parquet tables, and additions to .h5ad files."""
 
 import csv
+import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -201,7 +202,7 @@ def save_table(target: Path, parts: Iterable[Mapping[str, np.ndarray]], comma: b
             writer = csv.writer(file, delimiter=";" if comma else ",")
             writer.writerow(first)
             for columns in every:
-                values = [_with_commas(one) if comma else one for one in columns.values()]
+                values = [_fields(one, comma) for one in columns.values()]
                 writer.writerows(zip(*values, strict=True))
 
     def write_parquet(path: Path) -> None:
@@ -220,8 +221,11 @@ def save_table(target: Path, parts: Iterable[Mapping[str, np.ndarray]], comma: b
     return list(first)
 
 
-def _with_commas(values: np.ndarray) -> np.ndarray | list[str]:
-    return [str(value).replace(".", ",") for value in values] if values.dtype.kind == "f" else values
+def _fields(values: np.ndarray, comma: bool) -> np.ndarray | list[str]:
+    if np.ma.isMaskedArray(values):
+        return values.astype(object).filled(math.nan)
+    commas = comma and values.dtype.kind == "f"
+    return [str(value).replace(".", ",") for value in values] if commas else values
 
 
 def _grouped(parts: Iterable[Mapping[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:

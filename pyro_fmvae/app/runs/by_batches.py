@@ -206,7 +206,8 @@ def joined(parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     for part in parts:
         for name, array in part.items():
             arrays.setdefault(name, []).append(array)
-    return {name: np.concatenate(found) for name, found in arrays.items()}
+    masked = {name: any(map(np.ma.isMaskedArray, found)) for name, found in arrays.items()}
+    return {name: (np.ma if masked[name] else np).concatenate(found) for name, found in arrays.items()}
 
 
 def encode_rows(model: Any, batches: Batches) -> dict[str, np.ndarray]:

@@ -25,6 +25,7 @@ FORMATS: Final = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc"}
 """Format of a file, as pyarrow calls it, by its suffix."""
 _VERSION: Final = 1  # of what is decoded: another one makes all older arrays invalid
 _CELL: Final = 64  # bytes that a field of a table with words takes, about
+_EXACT: Final = 2**53  # below which float64 holds all whole numbers
 _ROWS: Final = 1 << 14  # that are decoded at once
 
 
@@ -162,7 +163,7 @@ def read_words(
         FileNotFoundError: there is no such file.
         ValueError: pyarrow is not installed, the file is damaged or too large, or holds no features.
     """
-    asked, frame = asked or TableOptions(), _frame(path)
+    asked, frame = asked or TableOptions(), _read(path).to_pandas()
     names = list(frame)
     labelled = [name for name in names if name.startswith(LABEL) or name in asked.labels]
     columns = [entries_of(name, frame[name]) for name in names if name not in labelled]
@@ -175,7 +176,7 @@ def read_words(
 
 
 def large_integers(path: Path, decoded: ArrayFile) -> dict[str, np.ndarray]:
-    """The columns of whole numbers, without gaps, that float64 may not hold, [n] by name.
+    """The columns of whole numbers that float64 may not hold, [n] by name, masked where one is missing.
 
     Args:
         path: the file.
@@ -188,30 +189,45 @@ def large_integers(path: Path, decoded: ArrayFile) -> dict[str, np.ndarray]:
     if not wide:
         return {}
     greatest = np.max([np.fmax.reduce(np.abs(part[:, wide])) for _, part in decoded.pieces()], axis=0)
-    chosen = [names[place] for place, most in zip(wide, greatest.tolist(), strict=True) if most >= 2**53]
+    chosen = [names[place] for place, most in zip(wide, greatest.tolist(), strict=True) if most >= _EXACT]
     with _naming(path):
         check_fits(8 * table.count_rows() * len(chosen), str(path))
         read = table.to_table(columns=chosen, use_threads=False)
         read.validate(full=True)
-        return {name: read[name].to_numpy() for name in chosen if not read[name].null_count}
+        return {name: _whole(read[name]) for name in chosen}
 
 
-def _frame(path: Path) -> Any:
-    """A Parquet or Arrow file as a frame of pandas'."""
+def _whole(column: Any) -> np.ndarray:
+    """A column of whole numbers, masked where one is missing."""
+    numbers = column.fill_null(0).to_numpy()
+    return np.ma.array(numbers, mask=column.is_null().to_numpy()) if column.null_count else numbers
+
+
+def _read(path: Path) -> Any:
+    """A Parquet or Arrow file as a table of pyarrow's."""
     table = _opened(path)
     names = table.schema.names
     check_fits(_CELL * table.count_rows() * len(names), str(path))
     with _naming(path):
         read = table.to_table(use_threads=False)
         read.validate(full=True)
-        return read.to_pandas()
+        return read
 
 
 def _written(path: Path) -> dict[str, np.ndarray]:
-    """All columns of a file, [n] by name: numbers as they are, others as texts."""
-    frame = _frame(path)
+    """All columns of a file, [n] by name: numbers as they are, others as texts.
+
+    Whole numbers that float64 may not hold are masked where one is missing.
+    """
+    from pyarrow import types
+
+    read = _read(path)
+    frame = read.to_pandas()
     columns = {INDEX + name if name in frame else name: values for name, values in index_of(frame).items()}
     columns |= {name: np.asarray(frame[name]) for name in frame}
+    for name in frame:
+        if types.is_integer(read.schema.field(name).type) and np.fmax.reduce(np.abs(columns[name])) >= _EXACT:
+            columns[name] = _whole(read[name])
     return {
         name: values if values.dtype.kind in "biuf" else entries_of(name, values).values
         for name, values in columns.items()

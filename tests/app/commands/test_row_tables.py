@@ -121,3 +121,15 @@ def test_complaints(runs, arguments, message):
     name, run, *others = arguments
     status, _, err = command(name, runs / run, *others)
     assert status == 2 and message in err
+
+
+def test_masked_whole_numbers_are_written_as_they_are(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    big = np.ma.array(2**60 + np.arange(4), mask=[False, True, False, False])
+    parts = [{"big": big[:2], "x": np.array([0.5, 1.5])}, {"big": big[2:], "x": np.array([2.5, np.nan])}]
+    for name in ("a.csv", "a.parquet"):
+        row_tables.save_table(tmp_path / name, parts)
+    assert parquet.read_table(tmp_path / "a.parquet").to_pydict()["big"] == big.tolist()
+    lines = (tmp_path / "a.csv").read_text().split()
+    assert lines[1:] == [f"{2**60},0.5", "nan,1.5", f"{2**60 + 2},2.5", f"{2**60 + 3},nan"]
+    assert by_batches.joined(parts)["big"].tolist() == big.tolist()

@@ -273,13 +273,14 @@ def test_numbers_of_parquet_stay_what_they_are(tmp_path):
     frame = pd.DataFrame(
         {
             "big": 2**53 + 1 + 2 * rng.permutation(300) // 3 * 2,
+            "gap": pd.array(2**60 + np.arange(300), "Int64"),
             "small": rng.integers(-90, 90, 300).astype(np.int8),
             "float": rng.normal(size=300).astype(np.float32),
             "true": rng.random(300) < 0.5,
             "word": np.array(["a", "b", "c"])[np.arange(300) % 3],
         }
     )
-    frame.loc[290, "float"] = np.nan  # of the last part alone
+    frame.loc[290, ["float", "gap"]] = None  # of the last part alone
     frame.index = pd.Index([f"row {i}" for i in range(300)], name="word")
     frame.to_parquet(tmp_path / "a.parquet")
     succeed("train", "--data", tmp_path / "a.parquet", "--out", tmp_path / "run", "--factors", 2)
@@ -290,7 +291,7 @@ def test_numbers_of_parquet_stay_what_they_are(tmp_path):
         succeed("encode", tmp_path / "run", "--data", tmp_path / "a.parquet", "--out", out)
     found = parquet.read_table(out).to_pandas()
     for name in frame:
-        assert found[name].dtype == frame[name].dtype, name
+        assert found[name].dtype == str(frame[name].dtype).lower(), name
         known = frame[name].notna().to_numpy()
         np.testing.assert_array_equal(found[name][known], frame[name][known])
     assert np.isfinite(found["float"]).all()

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.data import Batches, array_file, load, load_file
+from pyro_fmvae.data.column_plan import PlannedColumn
 from pyro_fmvae.data.own import on_disk
+from pyro_fmvae.data.own.column_file import read_words
 from pyro_fmvae.data.own.in_memory import InMemory
 from pyro_fmvae.data.own.on_disk import open_file, read_whole
 from pyro_fmvae.files.memory import at_most
@@ -262,3 +264,23 @@ def test_reading_whole_keeps_to_the_limit_and_to_finite_numbers(tmp_path):
     assert np.isnan(read_whole(path, missing=True).x).sum() == 1
     with pytest.raises(ValueError, match="expected finite numbers"):
         read_whole(path)
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_whole_numbers_beyond_float64_stay_exact_beside_a_gap(tmp_path, words):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    numbers = [2**60 + 1, None, 2**60 + 3, 7]
+    columns = {
+        "big": numbers,
+        "small": [1, None, 3, 4],
+        "x": [0.5, 1.5, None, 2.5],
+        "none": pa.nulls(4, pa.int64()),
+    }
+    parquet.write_table(pa.table(columns | ({"word": list("abab")} if words else {})), tmp_path / "t.parquet")
+    found = read_words if words else open_file
+    written = found(tmp_path / "t.parquet").written()
+    assert list(written) == ([*columns, "word"] if words else ["big"])
+    assert written["big"].tolist() == numbers
+    column = PlannedColumn("big", "number", "", "", "")
+    filled = column.fill(written["big"], np.array([0, 12.75, 0, 0]))
+    assert filled.dtype == np.int64 and filled.tolist() == [2**60 + 1, 13, 2**60 + 3, 7]
