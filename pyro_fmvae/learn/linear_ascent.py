@@ -163,10 +163,13 @@ class MatrixPosterior:
         alpha, (dim, width) = self._relevances(), self.mean.shape
         expected = np.append(alpha[0] / alpha[1], VAGUE)[self.relevance]
         logs = np.append(digamma(alpha[0]) - np.log(alpha[1]), math.log(VAGUE))[self.relevance]
-        factor = np.linalg.cholesky(sums.zz + np.diag(expected))
+        precision = sums.zz + np.diag(expected)
+        factor = np.linalg.cholesky(precision)
         half = np.linalg.solve(factor, np.eye(width))
         spread = half.swapaxes(-1, -2) @ half
         mean = np.einsum("dmk,dk->dm", spread[sums.group], sums.zy)
+        off = sums.zy - np.einsum("dmk,dk->dm", precision[sums.group], mean)
+        mean += np.einsum("dmk,dk->dm", spread[sums.group], off)  # what rounding left, or bounds may fall
         left = np.maximum(sums.yy - (mean * sums.zy).sum(1), 0.0)
         volume = np.log(np.einsum("cmm->cm", factor)).sum(1)[sums.group].sum()
         evidence = (dim * logs.sum() - sums.count.sum() * LOG_2PI) / 2 - volume - _divergence(alpha)

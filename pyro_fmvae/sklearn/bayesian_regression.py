@@ -1,6 +1,7 @@
 """Bayesian linear regression as a scikit-learn estimator."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -219,37 +220,42 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         self._publish()
 
     def _climbed(
-        self, targets: Targets, starts: list[tuple[np.ndarray, np.ndarray]]
+        self, targets: Targets, starts: list[tuple[MatrixPosterior, np.ndarray]]
     ) -> tuple[Regression, list[float], bool]:
         """The start with the best bound after a few updates, to its end."""
-
-        def ascent(lines: np.ndarray, shares: np.ndarray) -> Iterator[tuple[Regression, float]]:
-            number = np.arange(len(lines))
-            rows = MatrixPosterior.at_start(lines, number, np.ones(len(lines)), self._relevance)
-            return regression_ascent(targets, rows, shares)
-
         limits = self.max_iter, self.tol * float(targets.weights.sum())
         if len(starts) > 1:
-            short = [climb(ascent(*start), min(SHORT, self.max_iter), 0.0) for start in starts]
+            short = [
+                climb(regression_ascent(targets, *start), min(SHORT, self.max_iter), 0.0) for start in starts
+            ]
             starts = [starts[int(np.argmax([found[1][-1] for found in short]))]]
-        return climb(ascent(*starts[0]), *limits)
+        return climb(regression_ascent(targets, *starts[0]), *limits)
 
-    def _single_line(self, targets: Targets) -> tuple[np.ndarray, np.ndarray]:
-        """Lines at 0, [K, M], and all rows in the first component, [N, K]."""
+    def _known(self, lines: np.ndarray) -> MatrixPosterior:
+        """Lines [K, M] as if they were known, with noise of the variance of the targets."""
+        number = len(lines)
+        return MatrixPosterior.at_start(lines, np.arange(number), np.ones(number), self._relevance)
+
+    def _single_line(self, targets: Targets) -> tuple[MatrixPosterior, np.ndarray]:
+        """Lines as unknown as with relevances of 1, and all rows in the first component, [N, K].
+
+        The first update makes it the ridge line. Lines known to be 0 would stay there.
+        """
         number, (count, width) = self.n_components, targets.z.shape
-        return np.zeros((number, width)), np.eye(number)[np.zeros(count, dtype=int)]
+        unknown = replace(self._known(np.zeros((number, width))), spread=np.eye(width)[None])
+        return unknown, np.eye(number)[np.zeros(count, dtype=int)]
 
     def _some_lines(
         self, targets: Targets, rows: np.ndarray, rng: np.random.RandomState
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Lines through a few random ones of rows (z, y), [K, M], and components by them, [N, K]."""
+    ) -> tuple[MatrixPosterior, np.ndarray]:
+        """Lines through a few random ones of rows (z, y), and components by them, [N, K]."""
         size, lines = min(targets.z.shape[1] + 1, len(rows)), []
         for _ in range(self.n_components):
             own = rows[rng.choice(len(rows), size, replace=False)]
             z, y = own[:, :-1], own[:, -1]
             lines.append(np.linalg.solve(z.T @ z + RIDGE * np.eye(z.shape[1]), z.T @ y))
         off = (targets.y[:, None] - targets.z @ np.stack(lines, 1)) ** 2
-        return np.stack(lines), softmax(-off / max(2 * np.median(off.min(1)), VAGUE), axis=1)
+        return self._known(np.stack(lines)), softmax(-off / max(2 * np.median(off.min(1)), VAGUE), axis=1)
 
     def _publish(self) -> None:
         mean, features = self._rows.mean, len(self._centre)

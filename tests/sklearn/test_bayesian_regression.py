@@ -76,6 +76,38 @@ def test_agrees_with_bayesian_ridge(rows):
     np.testing.assert_allclose(std, other_std, rtol=0.05)
 
 
+@pytest.mark.parametrize(("count", "width"), [(15, 8), (30, 20), (100, 80)])
+def test_few_rows_with_little_noise(count, width):
+    """A start at lines that are known to be 0 ends there: their relevances are too large."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(count, width))
+    coef = 2 * rng.normal(size=width)
+    y = 1 + x @ coef + rng.normal(0, 0.3, count)
+    model, other = BayesianRegression().fit(x, y), BayesianRidge().fit(x, y)
+    assert np.abs(model.coef_ - other.coef_).max() < 0.05
+    assert model.lower_bound_ > BayesianRegression(tol=1e-12, max_iter=5000).fit(x, y).lower_bound_ - 0.1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_components_than_rows(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(10, 2))
+    y = 1 + x @ [2.0, -1.0] + rng.normal(0, 0.3, 10)
+    model = BayesianRegression(20, random_state=seed).fit(x, y)
+    used = model.weights_.argmax()
+    np.testing.assert_allclose(model.coef_[used], BayesianRidge().fit(x, y).coef_, atol=0.1)
+
+
+@pytest.mark.parametrize("likelihood", ["normal", "student"])
+def test_bound_of_rows_that_a_line_goes_through_does_not_fall(likelihood):
+    """Its noise is as small as the rounding of a solution that is not refined."""
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(size=(15, 30)), rng.integers(0, 3, 15)
+    model = BayesianRegression(likelihood=likelihood).fit(x, y)
+    assert model.converged_ and np.diff(model.lower_bounds_).min() > -1e-5
+    np.testing.assert_allclose(model.predict(x), y, atol=1e-5)
+
+
 def test_agrees_with_quadrature():
     """Given its relevance, the regression is exact in closed form; that is integrated over numerically."""
     rng = np.random.default_rng(3)
