@@ -729,30 +729,43 @@ def _part(days: np.ndarray, part: str) -> np.ndarray:
     return found.to_numpy(dtype=np.float64, na_value=math.nan)
 
 
+def _nearest_start(days: np.ndarray, months: int) -> np.ndarray:
+    """The nearest first day, counted from 1970, of a period of so many months."""
+    first = np.floor(days).astype("M8[D]").astype("M8[M]").astype(int) // months * months
+    before, after = ((first + step).astype("M8[M]").astype("M8[D]").astype(float) for step in (0, months))
+    return np.where(days - before < after - days, before, after)
+
+
 def date_texts(days: np.ndarray, form: str = "ISO8601", like: str = "") -> np.ndarray:
-    """Days since 1970 as dates of a format; '' where one is missing.
+    """Days since 1970 as the nearest dates of a format; '' where one is missing.
 
     ISO dates have a blank and the time of day if the date ``like`` has them, and quarters what separates
     their year. Without it, they have the time of day if one of them has any. Dates of other formats lie
     between 1677 and 2262.
     """
     known = ~np.isnan(days)
+    days = np.where(known, days, 0)
     if form != "ISO8601":
         import pandas as pd
 
-        dates = pd.Series(pd.to_datetime(np.clip(days, -_LAST, _LAST) * _DAYS, unit="s", utc=True))
+        days = np.clip(days, -_LAST, _LAST)
+        if form == _QUARTER or form in _MONTH:
+            days, unit = _nearest_start(days, 3 if form == _QUARTER else 1), _DAYS
+        else:
+            unit = 1 if "%S" in form else 60 if "%M" in form else _DAYS
+        dates = pd.Series(pd.to_datetime(np.round(days * _DAYS / unit) * unit, unit="s", utc=True))
         if form == _QUARTER:
             found = _OF_QUARTER.fullmatch(like)
-            texts = dates.dt.strftime(f"%Y{found[2] if found else ' '}Q") + dates.dt.quarter.astype(
-                "Int64"
-            ).astype(str)
-            return texts.where(known, "").to_numpy(dtype=object)
-        return dates.dt.round("s").dt.strftime(form).fillna("").to_numpy(dtype=object)
-    unit = "s" if (days[known] % 1).any() else "D"
-    seconds = np.round(np.where(known, days, 0) * _DAYS).astype("datetime64[s]")
-    texts = np.datetime_as_string(seconds if like else seconds.astype(f"datetime64[{unit}]"))
+            texts = dates.dt.strftime(f"%Y{found[2] if found else ' '}Q") + dates.dt.quarter.astype(str)
+        else:
+            texts = dates.dt.strftime(form)
+        return texts.where(known, "").to_numpy(dtype=object)
+    length = max(len(like), len("2024-01-31"))
+    whole = length == len("2024-01-31") if like else not (days % 1).any()
+    unit = _DAYS if whole else 60 if length == len("2024-01-31 00:00") else 1
+    seconds = (np.round(days * _DAYS / unit) * unit).astype("datetime64[s]")
+    texts = np.datetime_as_string(seconds if like or not whole else seconds.astype("datetime64[D]"))
     if like:
-        length = max(len(like), len("2024-01-31"))
         texts = np.array([text[:length] for text in texts.tolist()])
         texts = np.char.replace(texts, "T", " ") if " " in like else texts
     return np.where(known, texts, "")

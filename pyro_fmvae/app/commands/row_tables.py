@@ -223,7 +223,7 @@ def save_table(target: Path, parts: Iterable[Mapping[str, np.ndarray]], comma: b
 
 def _fields(values: np.ndarray, comma: bool) -> np.ndarray | list[str]:
     if np.ma.isMaskedArray(values):
-        return values.astype(object).filled(math.nan)
+        return np.ma.filled(values.astype(object), math.nan)
     commas = comma and values.dtype.kind == "f"
     return [str(value).replace(".", ",") for value in values] if commas else values
 

@@ -363,11 +363,11 @@ def test_filled_numbers_have_the_unit_of_those_beside_them(given, filled, comma)
     [
         ("2024-02-16 01:00:00", "2024-04-30 15:40:45"),
         ("2024-02-16T01:00:00", "2024-04-30T15:40:45"),
-        ("2024-02-16T01:00", "2024-04-30T15:40"),
+        ("2024-02-16T01:00", "2024-04-30T15:41"),
         ("2024-02-16 00:00:00.250000", "2024-04-30 15:40:45"),
-        (" 2024-02-16T01:00 ", "2024-04-30T15:40"),
-        ("2024-02-16", "2024-04-30"),
-        ("2024-02", "2024-04-30"),
+        (" 2024-02-16T01:00 ", "2024-04-30T15:41"),
+        ("2024-02-16", "2024-05-01"),
+        ("2024-02", "2024-05-01"),
     ],
 )
 def test_filled_dates_are_written_as_those_beside_them(given, filled):
@@ -375,7 +375,7 @@ def test_filled_dates_are_written_as_those_beside_them(given, filled):
     day = np.datetime64("2024-04-30T15:40:45").astype("M8[s]").astype(float) / 86_400
     entries = np.array([given, ""], dtype=object)
     assert column.fill(entries, np.array([0.0, day])).tolist() == [given, filled]
-    midnight = filled.replace("15:40:45", "00:00:00").replace("15:40", "00:00")
+    midnight = filled.replace("15:40:45", "00:00:00").replace("15:41", "00:00").replace("05-01", "04-30")
     assert column.fill(entries, np.floor([0.0, day])).tolist() == [given, midnight]
 
 
@@ -405,8 +405,26 @@ def test_months_and_quarters_are_dates_without_a_weekday(tmp_path, form, texts):
     days = raw.x[place, 0]
     assert days.astype("M8[D]").astype(str).tolist() == ["1998-01-01", "2001-10-01"]
     if form != "ISO8601":  # whose gaps are filled with days
-        filled = column.fill(np.array([texts[0], ""], dtype=object), days + 20)
-        assert filled.tolist() == texts
+        for near in (-14, -0.001, 0, 14):  # days from the start that they are nearest to
+            filled = column.fill(np.array([texts[0], ""], dtype=object), days + near)
+            assert filled.tolist() == texts
+
+
+@pytest.mark.parametrize(
+    ("form", "day", "texts"),
+    [
+        ("quarter", -3.0, ["1970 Q1"]),
+        ("quarter", -60.0, ["1969 Q4"]),
+        ("%b %Y", -31.0 - 16, ["Nov 1969"]),
+        ("%b %Y", -31.0 - 14, ["Dec 1969"]),
+        ("%d.%m.%Y", 0.6, ["02.01.1970"]),
+        ("%d.%m.%Y", -0.4, ["01.01.1970"]),
+        ("%d.%m.%Y %H:%M", 45 / 86_400, ["01.01.1970 00:01"]),
+        ("%m/%d/%Y %H:%M:%S", 0.6 / 86_400, ["01/01/1970 00:00:01"]),
+    ],
+)
+def test_a_date_is_written_as_the_nearest_one_of_its_format(form, day, texts):
+    assert date_texts(np.array([day]), form).tolist() == texts
 
 
 def test_dates_far_away_are_written_as_the_last_that_are_read():
