@@ -206,8 +206,8 @@ def _ends_of_blocks(before: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _shares(message: Tensor) -> Tensor:
-    """The probabilities of states; 0 where there is no path."""
-    return (message - finite(message.logsumexp(0))).exp()
+    """The probabilities of states, of messages [..., K, B]; 0 where there is no path."""
+    return (message - finite(message.logsumexp(-2, keepdim=True))).exp()
 
 
 def _log_forward(
@@ -419,11 +419,14 @@ class Chain:
         return self._of_states(posterior.permute(2, 0, 1)).to(self.log_likelihood.dtype)
 
     def filtered(self) -> Tensor:
-        """The probabilities of the states at each step given the steps up to it, [..., T, K]."""
+        """The probabilities of the states at each step given the steps up to it, [..., T, K].
+
+        They are 0 where no path is possible. After the end of a sequence, they are those of its last step.
+        """
         with torch.no_grad():
             start, transitions, likelihood, ends = self._by_step()
             _, last, messages, _ = _log_forward(start + likelihood[0], transitions, likelihood[1:], ends)
-            shares = torch.cat([messages.softmax(1), last.unsqueeze(0)])
+            shares = torch.cat([_shares(messages), last.unsqueeze(0)])
             return self._of_states(shares.permute(2, 0, 1)).to(self.log_likelihood.dtype)
 
     def best_path(self) -> Tensor:

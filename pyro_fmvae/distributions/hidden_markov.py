@@ -75,8 +75,8 @@ class HiddenMarkov(Sequences):
     Shapes: the event is [T, *event shape of the emissions].
 
     Raises:
-        ValueError: shapes do not fit, there is no step, or (with validation on) a length is not in 1 … T, an
-            input not in 0 … U - 1, or the mask of the emissions differs between states.
+        ValueError: shapes or dtypes do not fit, there is no step, or (with validation on) a length is not in
+            1 … T, an input not in 0 … U - 1, or the mask of the emissions differs between states.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {  # noqa: RUF012
@@ -105,8 +105,8 @@ class HiddenMarkov(Sequences):
                 f"{list(transitions.shape)}"
             )
         check_duration(duration)
-        if inputs is not None and inputs.shape[-1:] != (duration,):
-            raise ValueError(f"inputs: expected shape [..., {duration}], got {list(inputs.shape)}")
+        if inputs is not None:
+            _check_steps("inputs", inputs, duration)
         steps = emissions.batch_shape[-2:-1].numel()
         if emissions.batch_shape[-1:] != (states,) or steps not in (1, duration):
             raise ValueError(
@@ -175,10 +175,9 @@ class HiddenMarkov(Sequences):
             states: int64 [..., T], -1 where a state is not known.
 
         Raises:
-            ValueError: states of another shape, or (with validation on) not in -1 … K - 1.
+            ValueError: states of another shape or dtype, or (with validation on) not in -1 … K - 1.
         """
-        if states.shape[-1:] != self.event_shape[:1]:
-            raise ValueError(f"states: expected shape [..., {self.event_shape[0]}], got {list(states.shape)}")
+        _check_steps("states", states, self.event_shape[0])
         if self._validate_args:
             _check_numbers("states", states, -1, self.start.shape[-1] - 1)
         new: HiddenMarkov = self.expand(broadcast_shape(self.batch_shape, states.shape[:-1]))
@@ -239,6 +238,13 @@ class HiddenMarkov(Sequences):
         index = torch.stack(path, -1)[(..., None, *(None,) * event)]
         index = index.expand(*shape, self.event_shape[0], 1, *values.shape[values.dim() - event :])
         return values.gather(len(shape) + 1, index).squeeze(len(shape) + 1)
+
+
+def _check_steps(name: str, numbers: Tensor, duration: int) -> None:
+    """Refuse numbers of steps that are not int64 [..., T]."""
+    if numbers.dtype != torch.int64 or numbers.shape[-1:] != (duration,):
+        given = f"{str(numbers.dtype).removeprefix('torch.')} {list(numbers.shape)}"
+        raise ValueError(f"{name}: expected int64 [..., {duration}], got {given}")
 
 
 def _check_numbers(name: str, numbers: Tensor, first: int, last: int) -> None:

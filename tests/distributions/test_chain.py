@@ -188,6 +188,12 @@ def test_an_impossible_sequence_leaves_the_gradients_of_others_as_they_are():
         assert_close(mine, theirs)
 
 
+def test_filtered_states_without_a_path_have_no_probability():
+    likelihood = torch.tensor([[0.0, 0.0], [-torch.inf, -torch.inf], [0.0, 0.0]], dtype=torch.float64)
+    chain = Chain(torch.zeros(2), torch.zeros(2, 2), likelihood[None])
+    assert_close(chain.filtered()[0], torch.tensor([[0.5, 0.5], [0.0, 0.0], [0.0, 0.0]], dtype=torch.float64))
+
+
 def sums(chain, tables):
     evidence = chain.log_evidence()
     return evidence, chain.posterior(), *torch.autograd.grad(evidence.sum(), tables)

@@ -113,7 +113,8 @@ def test_known_states_leave_the_paths_that_they_are_on():
 @pytest.mark.parametrize(
     ("states", "words"),
     [
-        ([0, 1], r"states: expected shape \[..., 3\], got \[2\]"),
+        ([0, 1], r"states: expected int64 \[..., 3\], got int64 \[2\]"),
+        ([True, False, True], r"states: expected int64 \[..., 3\], got bool \[3\]"),
         ([0, 1, 2], "states: expected numbers from -1 to 1, got 2"),
         ([0, -2, 1], "states: expected numbers from -1 to 1, got -2"),
     ],
@@ -195,8 +196,12 @@ def test_spans_that_are_refused():
             r"expected shapes \[..., K\] and \[..., U, K, K\], got \[2\] and \[2, 2\]",
         ),
         (
-            {"transitions": ROWS[None], "inputs": torch.zeros(2)},
-            r"inputs: expected shape \[..., 3\], got \[2\]",
+            {"transitions": ROWS[None], "inputs": torch.zeros(2, dtype=torch.int64)},
+            r"inputs: expected int64 \[..., 3\], got int64 \[2\]",
+        ),
+        (
+            {"transitions": ROWS[None], "inputs": torch.full((3,), 0.5)},
+            r"inputs: expected int64 \[..., 3\], got float32 \[3\]",
         ),
         (
             {"transitions": ROWS[None], "inputs": torch.tensor([0, 1, 0])},
