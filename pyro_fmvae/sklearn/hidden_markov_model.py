@@ -634,6 +634,14 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             chosen = self._places("transition_feature", given)
             self._input = {column: int(np.nanmax(rows[:, column], initial=0)) + 1 for column in chosen}
         self._check_inputs(rows[:, list(self._input)], "X")
+        for column, number in self._input.items() if reset else ():
+            if rows.shape[1] == 1:
+                raise ValueError("transition_feature: expected a column beside it, got none")
+            if number > 2 * (different := len(np.unique(rows[:, column]))):
+                raise ValueError(
+                    f"transition_feature: expected most of the inputs 0, 1, 2, ..., {number - 1} in column "
+                    f"{column}, got {different} different ones; number them from 0 on"
+                )
         if covariates := self._indices("covariate_features"):
             kinds = self._indices("categorical_features"), self._indices("count_features")
             known = {*covariates, *kinds[0], *kinds[1], *self._pairs(), *self._pairs().values(), *self._input}
@@ -658,12 +666,9 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             if inputs is not None:
                 raise ValueError("inputs: expected None, since the model has no transition_feature")
             return np.zeros((*shape, 0), int)
-        found = np.asarray(inputs)
-        if found.shape != shape or not np.issubdtype(found.dtype, np.number):
-            given = "None" if inputs is None else f"shape {list(found.shape)}"
-            raise ValueError(f"inputs: expected whole numbers of shape {list(shape)}, got {given}")
-        self._check_inputs(found[..., None], "inputs")
-        return found[..., None].astype(np.int64)
+        found = _numbers_of_steps("inputs", inputs, "whole", shape)[..., None]
+        self._check_inputs(found, "inputs")
+        return found.astype(np.int64)
 
     def _next(self, states: np.ndarray, inputs: np.ndarray) -> np.ndarray:
         """Probabilities of the next states, [B, K], given those of the states and the inputs [B, 1 or 0]."""
@@ -683,14 +688,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             if missing := [name for name in names if name not in covariates.columns]:
                 raise ValueError(f"covariates: expected columns {names}, got none of the name {missing[0]!r}")
             covariates = covariates[names]
-        wanted = [*shape, len(known)]
-        try:
-            found = np.asarray(np.nan if covariates is None else covariates, dtype=np.float64)
-        except ValueError:
-            raise ValueError(f"covariates: expected finite numbers of shape {wanted}, got others") from None
-        if found.shape != tuple(wanted):
-            given = "None" if covariates is None else f"shape {list(found.shape)}"
-            raise ValueError(f"covariates: expected finite numbers of shape {wanted}, got {given}")
+        found = _numbers_of_steps("covariates", covariates, "finite", (*shape, len(known)))
         if not np.isfinite(found).all():
             raise ValueError("covariates: expected finite numbers, got NaN or an infinite one")
         return found
@@ -856,6 +854,22 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         for name in ("category_prior", "rate_prior", "mean_precision_prior", "degrees_of_freedom_prior"):
             if getattr(self, name) is not None:
                 check_scalar(getattr(self, name), name, Real, min_val=0, include_boundaries="neither")
+
+
+def _numbers_of_steps(name: str, given: Any, kind: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers that are given of steps to come, float64 of a shape.
+
+    Raises:
+        ValueError: none are given, others than numbers, or some of another shape.
+    """
+    try:
+        found = np.asarray(np.nan if given is None else given, dtype=np.float64)
+        got = "None" if given is None else f"shape {list(found.shape)}"
+    except (TypeError, ValueError):
+        found, got = np.empty(0), "others"
+    if found.shape != shape:
+        raise ValueError(f"{name}: expected {kind} numbers of shape {list(shape)}, got {got}")
+    return found
 
 
 def _median(numbers: np.ndarray) -> float:

@@ -731,8 +731,22 @@ def test_inputs_that_are_refused(driven):
         model.sample(2, inputs=[0])
     with pytest.raises(ValueError, match=r"inputs: expected whole numbers from 0 to 1 .* got 3"):
         model.forecast(1, inputs=[3])
+    yes, whole = (model.forecast(2, inputs=given).mean for given in ([True, False], [1.0, 0]))
+    np.testing.assert_array_equal(yes, whole)
+    for wrong in [[0, 1], [0]], ["a", "b"], [{}, 0]:
+        with pytest.raises(ValueError, match=r"inputs: expected whole numbers of shape \[2\], got others"):
+            model.forecast(2, inputs=wrong)
     with pytest.raises(ValueError, match="inputs: expected None, since the model has no"):
         HiddenMarkovModel(1).fit(x).sample(2, inputs=[0, 1])
+    years = np.column_stack([x[:, 0], 2022 + x[:, 1]])
+    with pytest.raises(
+        ValueError, match=r"transition_feature: expected most .* 2023 in column 1, got 2 diff"
+    ):
+        clone(model).fit(years)
+    with pytest.raises(ValueError, match="transition_feature: expected a column beside it, got none"):
+        HiddenMarkovModel(1, transition_feature=0).fit(x[:, 1:])
+    with pytest.raises(ValueError, match="transition_feature: expected names or indices of columns"):
+        HiddenMarkovModel(1, transition_feature=True).fit(x)
     with pytest.raises(ValueError, match="got column 1 twice"):
         HiddenMarkovModel(1, transition_feature=1, count_features=[1]).fit(x)
 
