@@ -34,6 +34,7 @@ from pyro_fmvae.sklearn.table_estimator import (
     RowEstimator,
     check_components,
     check_convergence,
+    check_learnt,
     check_tolerance,
     ends_of,
     gibbs_draws,
@@ -269,18 +270,24 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
         of the states of each draw, rotated so that what is expected of the next K rows, given a state, is as
         close as possible to that of the fit. The ends are quantiles of 2,000 draws of the variational
         posterior, in which states and parameters are independent: it is too narrow. With ``n_draws`` they are
-        exact, but for the noise of so many draws.
+        exact, but for the noise of so many draws, and weights are 1.
 
         Args:
             probability: of each interval, in (0, 1).
-            X, lengths: the training sequences, for draws by Gibbs sampling.
+            X, lengths: the training sequences, without those of weight 0, for draws by Gibbs sampling.
             n_draws: draws by Gibbs sampling, from the fit on; None for the variational posterior.
 
         Raises:
-            ValueError: a probability out of range, or draws without sequences.
+            ValueError: a probability out of range; draws without the sequences of the fit, or after a fit
+                with weights other than 0 and 1; a column without a number.
         """
         check_is_fitted(self)
         tails = tails_of(probability)
+        given = (
+            None if n_draws is None or X is None else self._checked(GivenSequences.of(X).rows, reset=False)
+        )
+        scaled = None if given is None else (given - self._columns.centre) / self._columns.scale
+        check_learnt(self._sights, scaled)
         if n_draws is None:
             rng = check_random_state(self.random_state)
             moves, _ = self._moves.sample(VARIATIONAL_DRAWS, rng)

@@ -36,6 +36,7 @@ from pyro_fmvae.sklearn.table_estimator import (
     RowEstimator,
     check_components,
     check_convergence,
+    check_learnt,
     check_tolerance,
     ends_of,
     gibbs_draws,
@@ -161,18 +162,21 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
         order and no signs: in each draw they are orthogonal in the way of ``components_``, and are paired
         with those. Components of nearly equal size mix, and so have wide intervals. The ends are quantiles of
         2,000 draws of the variational posterior, in which factors and loadings are independent: it is too
-        narrow. With ``n_draws`` they are exact, but for the noise of so many draws.
+        narrow. With ``n_draws`` they are exact, but for the noise of so many draws, and weights are 1.
 
         Args:
             probability: of each interval, in (0, 1).
-            X: the training rows [n, D], for draws by Gibbs sampling.
+            X: the training rows [n, D], without those of weight 0, for draws by Gibbs sampling.
             n_draws: draws by Gibbs sampling, from the fit on; None for the variational posterior.
 
         Raises:
-            ValueError: a probability out of range, or draws without rows.
+            ValueError: a probability out of range; draws without the rows of the fit, or after a fit with
+                weights other than 0 and 1; a column without a number, whose noise is its own.
         """
         check_is_fitted(self)
         tails = tails_of(probability)
+        given = None if n_draws is None or X is None else self._checked(X, reset=False)
+        check_learnt(self._rows, None if given is None else (given - self._centre) / self._scale)
         if n_draws is None:
             weights, tau = self._rows.sample(VARIATIONAL_DRAWS, check_random_state(self.random_state))
         else:
@@ -289,7 +293,8 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
     def model_(self) -> Callable[..., None]:
         """The model as a plain Pyro program of :meth:`model_arguments`; the last loading is the centre."""
         check_is_fitted(self)
-        (dim, width), shared = self._rows.mean.shape, self._shared
+        dim, width = self._rows.mean.shape
+        shared = self._shared and dim > 1  # of one column, the noise is its own
         relevance = torch.tensor(self._rows.relevance)
         zero, vague = torch.zeros((), dtype=torch.float64), torch.tensor(VAGUE, dtype=torch.float64)
 

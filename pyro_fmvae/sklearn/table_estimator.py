@@ -19,6 +19,7 @@ from pyro_fmvae.capture import ConjugateGibbs
 from pyro_fmvae.distributions import ColumnNormalGamma, NormalWishart
 from pyro_fmvae.evaluate.randomness import seeded
 from pyro_fmvae.infer import AutoConjugate
+from pyro_fmvae.learn.linear_ascent import VAGUE, MatrixPosterior
 from pyro_fmvae.models.table_posterior import TablePosterior
 from pyro_fmvae.models.table_sites import COUNTED, column_site, parameter_of
 from pyro_fmvae.sklearn.standardisation import Standardisation
@@ -74,7 +75,7 @@ class TableEstimator(RowEstimator):
             return []
         names = list(getattr(self, "feature_names_in_", ()))
         found = [names.index(c) if c in names else c for c in np.asarray(given).tolist()]
-        if not all(isinstance(c, int) and 0 <= c < self.n_features_in_ for c in found):
+        if not all(type(c) is int and 0 <= c < self.n_features_in_ for c in found):
             raise ValueError(f"{argument}: expected names or indices of columns, got {given}")
         return found
 
@@ -161,6 +162,28 @@ def gibbs_draws(estimator: Any, n_draws: int, X: Any, *others: Any) -> dict[str,
     return {name: values[0].double().numpy() for name, values in draws.items()}
 
 
+def check_learnt(rows: MatrixPosterior, x: np.ndarray | None) -> None:
+    """Refuse draws of a matrix without data, or given other data than those that it was learnt from.
+
+    Args:
+        rows: a posterior of the row of each column.
+        x: data [n, D] in the units of the fit; None: the draws are not given data.
+
+    Raises:
+        ValueError: a column without a number, or other squares of the numbers than the fit has.
+    """
+    for column in np.flatnonzero(rows.tau[0, rows.noise] <= VAGUE):
+        raise ValueError(
+            f"X: expected a number in each column of the fit, got none in column {column}, which leaves the "
+            f"variance of its noise unknown; leave out the column"
+        )
+    if x is not None and not np.allclose(np.nansum(x**2, 0), rows.sums.yy, rtol=1e-6, atol=0.0):
+        raise ValueError(
+            "X: expected the data of the fit, each row of weight 1, got others; leave out those of weight 0, "
+            "and fit without weights for draws"
+        )
+
+
 def ends_of(draws: Mapping[str, np.ndarray], tails: np.ndarray, is_chain: bool) -> dict[str, np.ndarray]:
     """Ends of intervals, [2, ...], by draws of parameters, [S, ...]; warns of too few effective draws.
 
@@ -183,7 +206,8 @@ def effective_draws(values: np.ndarray) -> np.ndarray:
     """Effective sample sizes of chains [S, P], [P]; S of constants.
 
     Autocorrelations are added up to the first pair of them whose sum is not positive (Geyer, 1992, Practical
-    Markov chain Monte Carlo, Section 3.3).
+    Markov chain Monte Carlo, Section 3.3). The sizes of chains that alternate are S log10(S) at most (Vehtari
+    et al., 2021, Rank-normalization, folding, and localization: an improved R-hat).
     """
     count = len(values)
     powers = np.abs(np.fft.rfft(values - values.mean(0), 2 * count, axis=0)) ** 2
@@ -191,7 +215,8 @@ def effective_draws(values: np.ndarray) -> np.ndarray:
     pairs = covariances[::2] + covariances[1::2]
     pairs = np.where(np.logical_and.accumulate(pairs > 0, axis=0), pairs, 0.0).sum(0)
     moves = covariances[0] > 1e-24 * (values**2).sum(0)
-    found: np.ndarray = count * covariances[0] / np.where(moves, 2 * pairs - covariances[0], 1.0)
+    sums = np.maximum(2 * pairs - covariances[0], covariances[0] / np.log10(max(count, 10)))
+    found: np.ndarray = count * covariances[0] / np.where(moves, sums, 1.0)
     return np.where(moves, found, count)
 
 

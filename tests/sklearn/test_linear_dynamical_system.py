@@ -214,6 +214,18 @@ def test_intervals_of_draws_by_gibbs_sampling(rows, system):
         assert (np.abs(one.mean(0) - other.mean(0)) < 6 * width).all(), name
 
 
+def test_draws_are_given_the_data_of_the_fit(rows):
+    parts = np.split(rows, np.cumsum(LENGTHS)[:-1])
+    words = "X: expected the data of the fit, each row of weight 1, got others"
+    for weights in [1, 1, 0], [2, 1, 1]:
+        model = LinearDynamicalSystem(1, random_state=0).fit(parts, sample_weight=weights)
+        with pytest.raises(ValueError, match=words):
+            model.credible_interval(0.5, parts, n_draws=60)
+    x = np.column_stack([rows[:, :2], np.full(len(rows), np.nan)])
+    with pytest.raises(ValueError, match=r"X: expected a number in each column .* got none in column 2"):
+        LinearDynamicalSystem(1).fit(x).credible_interval()
+
+
 @pytest.mark.parametrize("gaps", [True, False])
 def test_weights_are_repeats(rows, gaps):
     x, ends = (rows if gaps else np.nan_to_num(rows, nan=5.0)), np.cumsum(LENGTHS)[:-1]

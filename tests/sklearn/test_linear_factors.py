@@ -283,6 +283,43 @@ def test_further_rows(rows, kind):
     assert whole - model.score(x) < 0.5 * (whole - early)
 
 
+@pytest.mark.filterwarnings("ignore:n_draws")
+@pytest.mark.parametrize("kind", [FactorAnalysis, PCA])
+def test_draws_are_given_the_data_of_the_fit(rows, kind):
+    x, weights = rows[1][:40, :3] / [1, 1, 2], np.tile([1.0, 1.0, 0.0, 1.0], 10)
+    model = kind(1, random_state=0).fit(x, sample_weight=weights)
+    alone = clone(model).fit(x[weights > 0])
+    given = [one.credible_interval(0.5, x[weights > 0], 60).mean for one in (model, alone)]
+    np.testing.assert_allclose(*given)
+    words = "X: expected the data of the fit, each row of weight 1, got others"
+    with pytest.raises(ValueError, match=words):
+        model.credible_interval(0.5, x, 60)
+    weights = np.where(weights > 0, 1.2, 0.4)  # whose sum is the number of rows
+    with pytest.raises(ValueError, match=words):
+        model.fit(x, sample_weight=weights).credible_interval(0.5, x, 60)
+
+
+def test_intervals_of_a_column_without_a_number_are_refused_if_its_noise_is_its_own(rows):
+    x = rows[1][:60, :3].copy()
+    x[:, 1] = np.nan
+    model = FactorAnalysis(1, random_state=0).fit(x)
+    for draws in None, 60:
+        with pytest.raises(ValueError, match=r"X: expected a number in each column .* got none in column 1"):
+            model.credible_interval(0.9, x, draws)
+    assert np.isfinite(PCA(1, random_state=0).fit(x).credible_interval(0.9).covariance).all()
+
+
+@pytest.mark.filterwarnings("ignore:n_draws")
+@pytest.mark.parametrize("kind", [FactorAnalysis, PCA])
+def test_a_single_column(rows, kind):
+    x = rows[0][:50, :1]
+    model = kind(1, tol=1e-10, random_state=0).fit(x)
+    loss = TraceConjugate_ELBO().loss(model.model_, model.guide_, *model.model_arguments(x))
+    units = (~np.isnan(x)).sum() * np.log(model._scale[0])
+    assert -loss - units == pytest.approx(model.lower_bound_, abs=1e-6)
+    assert all(np.isfinite(ends).all() for ends in model.credible_interval(0.5, x, 60))
+
+
 def test_effective_draws_of_autoregressions():
     rng, draws, shares = np.random.default_rng(0), [np.zeros(200)], np.repeat([0.0, 0.9], 100)
     for _ in range(3999):
@@ -290,3 +327,5 @@ def test_effective_draws_of_autoregressions():
     found = effective_draws(np.array(draws))
     np.testing.assert_allclose([found[:100].mean(), found[100:].mean()], [4000, 4000 * 0.1 / 1.9], rtol=0.05)
     assert effective_draws(np.full((60, 2), 0.1)).tolist() == [60, 60]
+    there_and_back = np.tile([-1.0, 1.0], 500)[:, None] + rng.normal(0, [0, 0.01, 0.3], (1000, 3))
+    np.testing.assert_allclose(effective_draws(there_and_back), 3000, rtol=1e-9)  # 1000 log10(1000)
