@@ -15,7 +15,7 @@ class Stream:
     """
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
+        self.seed = int(seed)  # PyTorch takes none of NumPy
         self._states: tuple[Tensor, list[Tensor]] | None = None
 
     @contextmanager

@@ -87,7 +87,7 @@ class Index:
 
     def near(self, queries: Split, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Find what is nearest to rows that are preprocessed already, as :meth:`search` does."""
-        n, batches = min(n, self.size), in_order(queries, self._device)
+        n, batches = min(int(n), self.size), in_order(queries, self._device)
         if self.by == "code":
             return self._by_code(self._map(self._model.codes, batches), self._map(self._means, batches), n)
         assert self._vectors is not None

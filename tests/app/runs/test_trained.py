@@ -144,6 +144,14 @@ def test_samples(runs, folders, tmp_path, kind):
     assert (runs[kind].sample(12, seed=6)["z"] != found["z"]).any()
 
 
+def test_integers_may_be_of_numpy(runs, arrays):
+    two, run, x = np.int64(2), runs["binary"], arrays["binary"]
+    np.testing.assert_array_equal(run.sample(two, seed=two)["z"], run.sample(2, seed=2)["z"])
+    np.testing.assert_array_equal(run.score(x, two, two)["elbo"], run.score(x, 2, 2)["elbo"])
+    for found, expected in zip(run.index(x).search(x, two), run.index(x).search(x, 2), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_samples_given_codes(runs, folders, tmp_path):
     expected = written(tmp_path, "sample", folders["photos"], "--grid", "2x3", "--codes", "2,*")
     for codes in ({"eyes": "sunglasses"}, {0: 2}, np.array([2, -1]), [[2, -1]] * 6):
