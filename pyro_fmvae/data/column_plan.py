@@ -30,7 +30,7 @@ _WORDY = 4  # words of an entry, on average, from which a column of different en
 _TRUTHS = ({"yes", "no"}, {"true", "false"}, {"t", "f"}, {"y", "n"})
 _WHOSE = r".*[^a-z]|(?-i:.*[a-z](?=I[Dd]))|case|customer|patient|person|student|subject|user"
 _OF_ROWS = re.compile(
-    rf"({_WHOSE})?(id[ _]?(no|number)?|code|index|rownames?|row ?(no|number)?|nr|no|unnamed: 0)",
+    rf"({_WHOSE})?(id[ _]?(no|number)?|code|rownames?|row ?(no|number)?|nr|no)|(row[ _]?)?index|unnamed: 0",
     re.IGNORECASE,
 )
 _SIGN, _COIN = "[$€£¥]", "USD|EUR|GBP|CHF|JPY|CAD|AUD"
@@ -611,7 +611,8 @@ def _numbers(column: Entries, row: _Row) -> PlannedColumn:
     if not column.kind and whole and distinct == len(found) and distinct >= _FEW:
         in_order = known.min() in (0, 1) and known.max() - known.min() == distinct - 1
         if in_order or (column.name and _OF_ROWS.fullmatch(column.name.strip())):
-            why = "whole numbers that count the rows" if in_order else "different numbers, called as an id is"
+            named = f"different numbers, called as an id is; --kind {column.name}=number takes them as such"
+            why = "whole numbers that count the rows" if in_order else named
             return row("id", span, "set aside", why)
     if column.kind not in ("number", "plain") and has_few_integers(known):
         kind = "boolean" if distinct == 2 and {*known} == {0, 1} else "integer"

@@ -230,11 +230,23 @@ def test_what_the_columns_of_a_table_hold(tmp_path):
     assert all(column.why and column.treatment and column.values for column in raw.plan)
 
 
-@pytest.mark.parametrize("names", ["customerID,acid", "idno,paid", "case id,BID", "studentid,grid"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        "customerID,acid",
+        "idno,paid",
+        "case id,BID",
+        "studentid,grid",
+        "gene_code,price index",
+        "row index,UV_index",
+        "Index,subindex",
+    ],
+)
 def test_different_whole_numbers_are_ids_by_the_name_of_their_column(tmp_path, names):
     rows = [f"{37 * i + i % 5},{41 * i + i % 7},{i % 9}.5" for i in range(60)]
-    found = kinds(read(tmp_path, "\n".join([f"{names},size", *rows])))
-    assert [*found.values()] == ["id", "count", "number"]
+    plan = read(tmp_path, "\n".join([f"{names},size", *rows])).plan
+    assert [column.kind for column in plan] == ["id", "count", "number"]
+    assert f"--kind {plan[0].name}=number takes them as such" in plan[0].why
 
 
 def test_numbers_that_begin_with_a_zero_are_codes_and_the_plan_says_so(tmp_path):
