@@ -192,6 +192,9 @@ class PlannedColumn:
         entries = entries.without(self.gaps)
         if self.kind == "date":
             found = _dates(entries, self.form)
+            if "%b" in self.form.lower():  # names of months, short or full: May is both
+                other = re.sub("%[bB]", lambda name: name[0].swapcase(), self.form)
+                found = np.where(np.isnan(found), _dates(entries, other), found)
         elif self.form:
             found = entries.by(_clock if self.form == "clock" else _money)
         elif not self.words:

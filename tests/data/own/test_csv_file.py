@@ -422,6 +422,18 @@ def test_months_and_quarters_are_dates_without_a_weekday(tmp_path, form, texts):
             assert filled.tolist() == texts
 
 
+@pytest.mark.parametrize("form", ["{} {}", "3 {} {}", "{} 3, {}", "3-{}-{}"])
+def test_months_have_short_or_full_names_whatever_the_plan_has_seen(tmp_path, form):
+    """May is both, and a plan of dates in May reads the others."""
+    rows = [f"{form.format('May', 1990 + i % 9)!r},{i % 7}.5".replace("'", '"') for i in range(30)]
+    column = read(tmp_path, "\n".join(["when,x", *rows])).plan[0]
+    assert column.kind == "date"
+    texts = np.array([form.format(month, 2004) for month in ("June", "Jun", "May", "Juno")], dtype=object)
+    found, lost = column.read(Entries("when", texts))
+    months = found[:3, 0].astype("M8[D]").astype("M8[M]").astype(str)
+    assert months.tolist() == ["2004-06", "2004-06", "2004-05"] and [*lost] == [texts[3]]
+
+
 @pytest.mark.parametrize(
     ("form", "day", "texts"),
     [
