@@ -19,6 +19,7 @@ from sklearn.utils._missing import is_pandas_na
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
+from pyro_fmvae.distributions.exponential_family import OutsideDomainError
 from pyro_fmvae.infer import AutoConjugate
 from pyro_fmvae.learn.linear_ascent import (
     VAGUE,
@@ -185,7 +186,7 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
 
         Args:
             X, y, sample_weight: as for :meth:`fit`.
-            groups: labels of groups that the first call had, if it had any.
+            groups: labels of groups that the first fit had, if it had any.
 
         Raises:
             ValueError: see :meth:`fit`.
@@ -195,10 +196,8 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         x = self._regressors(X)
         y, weights = self._given(x, y, sample_weight)
         use = self._used(y, weights)
-        if self._labels is not None and not self._group_of(x, groups)[1].all():
-            raise ValueError("groups: expected labels of groups that the first call had, got others")
-        shares = self.predict_component(x[use], y[use], None if groups is None else np.asarray(groups)[use])
         targets = self._targets(x, y, weights, groups)
+        shares = self.predict_component(x[use], y[use], None if groups is None else np.asarray(groups)[use])
         ascent = regression_ascent(targets, self._rows, shares, self._rows.sums)
         self._keep(*climb(ascent, self.max_iter, self.tol * float(targets.weights.sum())))
         return self
@@ -351,7 +350,7 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
                 variational posterior.
 
         Raises:
-            ValueError: a probability out of range; draws without rows, or of a component without any.
+            ValueError: a probability out of range; draws without rows or groups, or of an empty component.
         """
         check_is_fitted(self)
         tails, rows, features = tails_of(probability), self._rows, len(self._centre)
@@ -361,7 +360,10 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         turn[-1, :features], turn[-1, -1] = -self._centre / self._scale, 1.0
         one = len(rows.mean) == 1
         if n_draws is not None:
-            draws = gibbs_draws(self, n_draws, X, y, None, groups)
+            try:
+                draws = gibbs_draws(self, n_draws, X, y, None, groups)
+            except OutsideDomainError as error:
+                raise ValueError("n_draws: a component has too few rows; lower n_components") from error
             lines = self._unit * draws["lines"] @ turn.T
             lines[..., -1] += self._middle
             parts = {
@@ -457,6 +459,9 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
 
     def _targets(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray, groups: Any) -> Targets:
         use = (weights > 0) & ~np.isnan(y)
+        if self._labels is not None and not self._group_of(x, groups)[1][use].all():
+            got = "none" if groups is None else "others"
+            raise ValueError(f"groups: expected labels of groups that the first fit had, got {got}")
         nu = None if self.likelihood == "normal" else float(self.degrees_of_freedom)
         return Targets(self._design(x, groups)[use], (y[use] - self._middle) / self._unit, weights[use], nu)
 

@@ -410,8 +410,36 @@ def test_further_rows_of_one_regression_are_all_rows_together(grouped):
     np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-6)
     np.testing.assert_allclose(model.credible_interval().coef, whole.credible_interval().coef, atol=1e-5)
     if grouped:
-        with pytest.raises(ValueError, match="groups: expected labels of groups that the first call had"):
-            model.partial_fit(x, y, groups=np.full(120, "d"))
+        given = "groups: expected labels of groups that the first fit had, got"
+        for call in (
+            model.partial_fit,
+            model.model_arguments,
+            lambda x, y, groups=None: model.credible_interval(0.9, x, y, groups, n_draws=60),
+        ):
+            with pytest.raises(ValueError, match=f"{given} others"):
+                call(x, y, groups=np.full(120, "d"))
+            with pytest.raises(ValueError, match=f"{given} none"):
+                call(x, y)
+
+
+def test_rows_of_weight_0_may_be_of_other_groups():
+    rng = np.random.default_rng(0)
+    x, groups, more = rng.normal(size=(60, 2)), np.tile(["a", "b", "c"], 20), np.tile(["a", "b", "d"], 20)
+    y, here = x @ [1.0, -2.0] + rng.normal(0, 0.3, 60), more != "d"
+    model, other = (BayesianRegression().fit(x, y, groups=groups) for _ in range(2))
+    model.partial_fit(x, y, here.astype(float), more)
+    other.partial_fit(x[here], y[here], groups=more[here])
+    np.testing.assert_allclose(model.group_coef_, other.group_coef_)
+
+
+@pytest.mark.parametrize("components", [2, 20])
+def test_draws_of_components_without_rows(components):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(10, 2))
+    y = 1 + x @ [2.0, -1.0] + rng.normal(0, 0.3, 10)
+    model = BayesianRegression(components, random_state=0).fit(x, y)
+    with pytest.raises(ValueError, match="n_draws: a component has too few rows; lower n_components"):
+        model.credible_interval(0.9, x, y, n_draws=60)
 
 
 @pytest.mark.parametrize(("components", "likelihood"), [(2, "normal"), (1, "student"), (2, "student")])

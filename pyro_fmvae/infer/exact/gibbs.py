@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
 from pyro_fmvae.distributions.chain import draw_index
-from pyro_fmvae.distributions.exponential_family import unwrap
+from pyro_fmvae.distributions.exponential_family import OutsideDomainError, unwrap
 from pyro_fmvae.infer.elbo.expectation import SUMS
 from pyro_fmvae.infer.elbo.plain_terms import levels_of
 from pyro_fmvae.infer.elbo.recognition import Plan, PlannedSite
@@ -321,7 +321,7 @@ def _draw(block: Block, natural: Tensor, values: Mapping[str, Tensor], proper: l
     """A draw from a conditional, inside its support also where rounding to the site's dtype would leave it.
 
     Raises:
-        ValueError: λ* is of no distribution.
+        OutsideDomainError: λ* is of no distribution.
     """
     q: Any = block.kind(natural, torch.float64, validate_args=False)
     if block.is_normal_vector:  # it is NaN where there is no such distribution
@@ -333,7 +333,7 @@ def _draw(block: Block, natural: Tensor, values: Mapping[str, Tensor], proper: l
         proper.append(is_proper)
     elif not bool(is_proper):
         names = "', '".join(block.names)
-        raise ValueError(
+        raise OutsideDomainError(
             f"site '{names}': its conditional is no proper {block.kind.__name__.removeprefix('Natural')} "
             "given the other sites; give it a proper prior, or look for values that are not finite"
         )
