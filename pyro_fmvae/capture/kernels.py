@@ -62,6 +62,7 @@ class ConjugateGibbs(GibbsKernel):
     all other sites. Coupled Gaussian sites are drawn as one vector. Discrete sites are drawn together by
     enumeration, which along ``pyro.markov`` is backward sampling, and one number at a time where they depend
     on each other. All other sites are left to ``fallback``. :meth:`plan` says what becomes of each site.
+    Masks are those of data: latent numbers that are masked out keep their prior.
 
     Samples are those of all latent sites, discrete ones too, in the shapes and dtypes of the model. A sweep
     is recorded once in each run, as a plain tensor program, and replayed. :meth:`draw` replays it for all

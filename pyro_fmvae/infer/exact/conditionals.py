@@ -182,16 +182,15 @@ class LogJoint:
 
         found: dict[str, Tensor] = {}
         for name, site in sites.items():
-            value = unmasked(site) if site["is_observed"] else site["value"]
+            value = unmasked(site)
             if not (isinstance(value, Lazy) or has_lazy_arguments(site["fn"])):
                 continue
             density: Any = log_density(site["fn"], value, evaluate, drawn=True)
             density = density.expand(torch.broadcast_shapes(density.shape, site["fn"].batch_shape))
-            mask = None if name in moments else site["mask"]  # what is masked out is drawn from its prior
             if isinstance(density, Lazy):
-                is_single = mask is None and not torch.as_tensor(site["scale"]).dim()
+                is_single = site["mask"] is None and not torch.as_tensor(site["scale"]).dim()
                 density = evaluate(density.sum() if is_single else density)
-            found[name] = total(density.double(), {**site, "mask": mask})
+            found[name] = total(density.double(), site)
         return found
 
     def naturals(self, blocks: Sequence[Block], values: Values, create_graph: bool = False) -> list[Tensor]:

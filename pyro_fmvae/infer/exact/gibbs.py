@@ -10,6 +10,7 @@ from typing import Any
 
 import pyro.poutine as poutine
 import torch
+from pyro.distributions import MaskedDistribution
 from pyro.infer import NUTS, infer_discrete
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
 from pyro_fmvae.distributions.chain import draw_index
+from pyro_fmvae.distributions.columns import is_masked
 from pyro_fmvae.distributions.exponential_family import OutsideDomainError, unwrap
 from pyro_fmvae.infer.elbo.expectation import SUMS
 from pyro_fmvae.infer.elbo.plain_terms import levels_of
@@ -52,7 +54,7 @@ class GibbsKernel(MCMCKernel):
     ) -> None:
         if not callable(model):
             raise ValueError(f"model: expected a function, got {type(model).__name__}; do not call it")
-        self.model, self.fallback, self._init = model, fallback, init_strategy
+        self.model, self.fallback, self._init = _Unmasked()(model), fallback, init_strategy
         self._given: dict[str, Tensor] = {}
         self._values: dict[str, Tensor] = {}
         self._program: tuple[Any, Any] | None = None
@@ -203,7 +205,7 @@ class GibbsKernel(MCMCKernel):
         fn = self._sites[name]["fn"]
         support = fn.enumerate_support(expand=False)
         support = support.reshape(len(support), *fn.event_shape).to(values[name].dtype)
-        here = here.reshape(*here.shape, *[1] * fn.event_dim)
+        here = here.reshape(here.shape + (1,) * fn.event_dim)
         candidates = [torch.where(here, each, values[name]) for each in support]
         densities = [self._log_density({**values, name: each}) for each in candidates]
         chosen = draw_index(torch.stack(densities), 0).view(1)
@@ -249,7 +251,7 @@ class GibbsKernel(MCMCKernel):
         args, kwargs = self._program or ((), {})
         known = {name: value for name, value in values.items() if name not in self._discrete}
         model = infer_discrete(
-            _Unmasked()(Enumerated()(poutine.condition(self.model, data=known))),
+            Enumerated()(poutine.condition(self.model, data=known)),
             first_available_dim=self._first_dim,
             strict_enumeration_warning=False,
         )
@@ -283,12 +285,7 @@ class GibbsKernel(MCMCKernel):
     def _log_density(self, values: dict[str, Tensor]) -> Tensor:
         """The log joint density, with the block that is integrated out left out."""
         sites = self._joint.sites(values).values()
-        densities = [
-            total(
-                s["fn"].log_prob(unmasked(s)).double(), {**s, "mask": s["mask"] if s["is_observed"] else None}
-            )
-            for s in sites
-        ]
+        densities = [total(site["fn"].log_prob(unmasked(site)).double(), site) for site in sites]
         density = sum(densities[1:], densities[0])
         if self._collapsed is None:
             return density
@@ -415,11 +412,18 @@ def _are_same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
 
 
 class _Unmasked(Messenger):
-    """Leaves latent sites without masks: what is masked out is drawn from its prior."""
+    """Leaves latent sites without masks: numbers that are masked out have their prior."""
 
     def _pyro_sample(self, msg: Any) -> None:
         if is_latent(msg):
-            msg["mask"] = None
+            msg["mask"], msg["fn"] = None, _unmasked(msg["fn"])
+
+
+def _unmasked(fn: Any) -> Any:
+    if not is_masked(fn):
+        return fn
+    inner = _unmasked(fn.base_dist)
+    return inner if isinstance(fn, MaskedDistribution) else inner.to_event(fn.reinterpreted_batch_ndims)
 
 
 class _Cast(Transform):

@@ -615,19 +615,53 @@ def test_indicators_beside_outliers():
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_what_is_masked_out_is_drawn_from_its_prior(one_by_one):
     mask, x = torch.tensor([True, True, False]), torch.tensor([1.0, 2.0, 0.0])
+    prior = torch.tensor([0.8, 0.15, 0.05])
 
     def model():
         share = pyro.sample("share", dist.Beta(2.0, 6.0))
         with pyro.plate("numbers", 3), poutine.mask(mask=mask):
             z = pyro.sample("z", dist.Bernoulli(share))
+            category = pyro.sample("category", dist.Categorical(prior))
             if not one_by_one:
-                pyro.sample("y", dist.Normal(z, 1.0), obs=torch.tensor([1.0, 2.0, 100.0]))
+                pyro.sample("y", dist.Normal(z + category, 1.0), obs=torch.tensor([1.0, 2.0, 100.0]))
         if one_by_one:
-            pyro.sample("y", dist.Normal((x * z).sum(), 1.0), obs=torch.tensor(3.0))
+            pyro.sample("y", dist.Normal((x * (z + category)).sum(), 1.0), obs=torch.tensor(3.0))
 
     pyro.set_rng_seed(0)
     found = ConjugateGibbs(model).draw(num_samples=1000, warmup_steps=50, num_chains=8)
     assert found["z"][..., 2].mean() == pytest.approx(float(found["share"].mean()), abs=0.03)
+    frequencies = torch.bincount(found["category"][..., 2].flatten(), minlength=3) / 8000
+    assert ((frequencies - prior).abs() < 0.03).all()
+
+
+@pytest.mark.parametrize("by_poutine", [False, True])
+def test_a_latent_that_is_masked_out_links_its_parents_to_data(by_poutine):
+    locs = torch.tensor([[-2.0, 0.0], [2.0, 0.0]])
+
+    def model():
+        z = pyro.sample("z", dist.Bernoulli(0.5)).long()
+        with poutine.mask(mask=not by_poutine):
+            fn = dist.Normal(locs[z], 1.0)
+            x = pyro.sample("x", (fn if by_poutine else fn.mask(False)).to_event(1))
+        pyro.sample("y", dist.Normal(x[..., 0], 1.0), obs=torch.tensor(2.0))
+
+    pyro.set_rng_seed(0)
+    found = ConjugateGibbs(model).draw(num_samples=1000, warmup_steps=50, num_chains=8)
+    exact = dist.Normal(locs[:, 0], 2**0.5).log_prob(torch.tensor(2.0)).softmax(0)
+    assert found["z"].mean() == pytest.approx(float(exact[1]), abs=0.015)
+    assert found["x"][..., 0].mean() == pytest.approx(float(exact @ (locs[:, 0] + 2) / 2), abs=0.06)
+
+
+def test_a_scaled_coin_outside_of_plates():
+    def model():
+        with poutine.scale(scale=2.0):
+            z = pyro.sample("z", dist.Bernoulli(0.3))
+            pyro.sample("y", dist.Normal(z, 1.0), obs=torch.tensor(1.0))
+
+    odds = (0.3 / 0.7) ** 2 * torch.tensor(1.0).exp()
+    pyro.set_rng_seed(0)
+    found = ConjugateGibbs(model).draw(num_samples=1000, warmup_steps=1, num_chains=4)["z"].mean()
+    assert found == pytest.approx(float(odds / (1 + odds)), abs=0.03)
 
 
 @pytest.mark.parametrize("model", [chain_of_states, coins_in_a_sum])
