@@ -146,7 +146,7 @@ class LogJoint:
         self,
         values: Values,
         moments: Mapping[str, Expects],
-        see: Callable[[Sum], None] = lambda terms: None,
+        see: Callable[[str, Sum], None] = lambda name, terms: None,
     ) -> dict[str, Tensor]:
         """Log-densities, scaled, masked and summed, of the sites that depend on free ones: float64, by name.
 
@@ -156,7 +156,7 @@ class LogJoint:
         Args:
             values: of all latent sites.
             moments: of the free ones.
-            see: gets the products that each density consists of.
+            see: gets the name of each site, and the products that its density consists of.
 
         Raises:
             NeedsValueError: a density is not linear in what the moments know.
@@ -176,7 +176,7 @@ class LogJoint:
                 squares = Squares(expansion.squares, moments, torch.float64, table.device)
                 terms = squares.apart(terms)
                 products, known = squares.products(terms), squares.moments(terms)
-            see(products)
+            see(name, products)
             shape = table.shape if shape is None else shape
             return expectation_of(terms, shape, known, widest(table.device), table.device)
 
@@ -276,7 +276,7 @@ def products_of(joint: LogJoint, blocks: Iterable[Block], values: Values) -> lis
         own = block.moments(block.kind.family.stats(value.double()), value)
         moments |= dict.fromkeys(block.names, own)
     found: list[set[str]] = []
-    joint.densities(values, moments, lambda terms: found.extend({f.site for f in term} for term in terms))
+    joint.densities(values, moments, lambda _, terms: found.extend({f.site for f in term} for term in terms))
     return found
 
 
@@ -309,14 +309,19 @@ def find_blocks(
         stats = block.kind.family.stats(values[name].double())
         moments = block.moments(stats, values[name])
 
-        def see(terms: Sum, name: str = name, block: Block = block, moments: Any = moments) -> None:
+        pairing = set[str]()  # sites whose densities have products of two elements
+
+        def see(
+            user: str, terms: Sum, block: Block = block, moments: Any = moments, pairing: set[str] = pairing
+        ) -> None:
             for term in terms:
-                own = [f for f in term if f.site == name]
+                own = [f for f in term if f.site in block.names]
                 if len(own) > 1:
+                    pairing.add(user)
                     block.coupled |= moments.blocks_apart(own)
 
         block.users = set(joint.densities(values, {name: moments}, see))
-        if block.coupled and block.users & chosen:  # discrete values may pick other pairs in each sweep
+        if pairing & chosen:  # discrete values may pick other pairs in each sweep
             block.coupled = set(itertools.combinations(range(stats.shape[:-1].numel()), 2))
         blocks.append(block)
     return gaussian_blocks(joint, blocks, values, chosen), reasons

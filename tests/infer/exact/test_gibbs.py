@@ -694,6 +694,18 @@ def test_pairs_that_discrete_sites_may_pick_are_drawn_in_turn():
     assert ConjugateGibbs(model).plan()["theta"].why == "its numbers in 257 turns"
 
 
+def test_discrete_sites_that_pick_a_scale_leave_the_pairs_as_they_are():
+    def model():
+        with pyro.plate("steps", 300):
+            theta = pyro.sample("theta", dist.Normal(0.0, 1.0))
+            z = pyro.sample("z", dist.Bernoulli(0.1)).long()
+            pyro.sample("y", dist.Normal(theta, torch.tensor([0.3, 3.0])[z]), obs=torch.zeros(300))
+        with pyro.plate("moves", 299):
+            pyro.sample("move", dist.Normal(theta[1:] - theta[:-1], 0.1), obs=torch.zeros(299))
+
+    assert ConjugateGibbs(model).plan()["theta"].why == "its numbers in 2 turns"
+
+
 def test_plan():
     def model(y):
         mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
