@@ -188,7 +188,7 @@ class Preprocessing:
 
     @property
     def decoded(self) -> Preprocessing:
-        """That of what a model decodes: of counts without the column of a batch, which the model is given."""
+        """The preprocessing of what a model decodes: of counts, without the column of their batch."""
         if self.counts is None or self.counts.batch is None:
             return self
         options = self.counts.options

@@ -462,7 +462,7 @@ def test_seeding_from_an_empty_loader_is_an_error():
     ],
 )
 def test_options_out_of_range_are_refused(name, value):
-    with pytest.raises(ValueError, match=rf"^{name}: expected a (number|share)"):
+    with pytest.raises(ValueError, match=rf"^{name}: expected an? (number|share|integer)"):
         FMVAEOptions(**{name: value})
 
 

@@ -42,7 +42,6 @@ from pyro_fmvae.data.storage import to_uint8
 from pyro_fmvae.evaluate import NEAREST, Neighbours, differential_expression, edit, with_new_batch
 from pyro_fmvae.evaluate.randomness import resolve_device
 from pyro_fmvae.learn.options import count, nonnegative
-from pyro_fmvae.models.free_encoder import FreeEncoder
 
 # Models on a hub: a repository with the exported model and its card. It needs huggingface_hub.
 
@@ -374,7 +373,7 @@ class TrainedRun:
         batches = len(self._counts("map_query").batches)
         if not batches:
             raise ValueError(f"run: map_query needs batches, {self.run.folder} has none; see encode")
-        if isinstance(self.model.encoder, FreeEncoder):
+        if self.run.recipe.indexed:
             raise ValueError(
                 f"run: map_query needs an encoder, posterior 'free' of {self.run.folder} has none"
             )
