@@ -360,10 +360,13 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         turn[-1, :features], turn[-1, -1] = -self._centre / self._scale, 1.0
         one = len(rows.mean) == 1
         if n_draws is not None:
+            few = "n_draws: a component has too few rows; lower n_components"
+            if not self._counting().all():
+                raise ValueError(few)
             try:
                 draws = gibbs_draws(self, n_draws, X, y, None, groups)
-            except OutsideDomainError as error:
-                raise ValueError("n_draws: a component has too few rows; lower n_components") from error
+            except OutsideDomainError as error:  # it lost its rows in the chain
+                raise ValueError(few) from error
             lines = self._unit * draws["lines"] @ turn.T
             lines[..., -1] += self._middle
             parts = {

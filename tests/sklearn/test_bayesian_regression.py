@@ -432,11 +432,12 @@ def test_rows_of_weight_0_may_be_of_other_groups():
     np.testing.assert_allclose(model.group_coef_, other.group_coef_)
 
 
-def test_draws_of_components_without_rows():
+@pytest.mark.parametrize("components", [2, 20])
+def test_draws_of_components_without_rows(components):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(10, 2))
     y = 1 + x @ [2.0, -1.0] + rng.normal(0, 0.3, 10)
-    model = BayesianRegression(20, random_state=0).fit(x, y)
+    model = BayesianRegression(components, random_state=0).fit(x, y)
     with pytest.raises(ValueError, match="n_draws: a component has too few rows; lower n_components"):
         model.credible_interval(0.9, x, y, n_draws=60)
 
