@@ -57,6 +57,7 @@ class ObservedMixture(TablePosterior):
         full: Σ_k is any covariance, else it is diagonal.
         learn_prior: a0 and b0 of ``prior`` are where the prior of the numbers starts, which a step
             of learning chooses by the bound.
+        others: columns whose last category stands for all rare words, so that no gap is filled with it.
 
     Attributes:
         predictors: of labels, by their sites; none at first. The mixture alone predicts a label without one.
@@ -79,11 +80,12 @@ class ObservedMixture(TablePosterior):
         prior: TablePrior | None = None,
         full: bool = False,
         learn_prior: bool = False,
+        others: Sequence[int] = (),
     ) -> None:
         sites = TableSites(levels, components, label_sizes, prior or TablePrior(), full)
         super().__init__(sites, learn_prior)
         self.levels, self.num_data = tuple(levels), check_size("num_data", num_data)
-        self.label_sizes = self.sites.label_sizes
+        self.label_sizes, self.others = self.sites.label_sizes, tuple(others)
         self.num_components = (*self.label_sizes, self.components)
         self.latent_dim = self.dim = len(self.levels)
         self.predictors = nn.ModuleDict()
@@ -217,7 +219,8 @@ class ObservedMixture(TablePosterior):
             means[:, self.sites.counted] = (gamma @ self.rates()).to(x)
         for column, _ in self.sites.categories:
             gone = x[:, column].isnan()
-            means[gone, column] = (gamma[gone] @ self.probs(column_site(column))).argmax(-1).to(x)
+            probs = gamma[gone] @ self.probs(column_site(column))
+            means[gone, column] = probs[:, : -1 if column in self.others else None].argmax(-1).to(x)
         return torch.where(x.isnan(), means, x)
 
     def code(self, x: Tensor) -> Tensor:

@@ -81,14 +81,16 @@ def constant_columns(dataset: Dataset) -> tuple[str, ...]:
     return tuple(names[column] for column in (low >= high).nonzero().flatten().tolist())
 
 
-def model_of(config: MixtureOptions, levels: Sequence[int], num_data: int) -> ObservedMixture:
+def model_of(
+    config: MixtureOptions, levels: Sequence[int], num_data: int, others: Sequence[int] = ()
+) -> ObservedMixture:
     """A new model of resolved options."""
     assert config.factors is not None
     *label_sizes, components = config.factors
     given = config.component_variance
     prior = LEARNT if given is None else TablePrior(b0=given)
     full, learn = config.covariance == "full", given is None
-    return ObservedMixture(levels, components, num_data, label_sizes, prior, full, learn)
+    return ObservedMixture(levels, components, num_data, label_sizes, prior, full, learn, others)
 
 
 def chosen(
@@ -192,7 +194,9 @@ class Mixture(Recipe[MixtureOptions]):
 
     def build(self) -> ObservedMixture:
         """Components of the columns that are not left out."""
-        return model_of(self.config, levels_of(self.config, self.preprocessing), self.num_data)
+        features = [column for column in self.preprocessing.plan for _ in column.features]
+        others = [place for place, column in enumerate(features) if column.other]
+        return model_of(self.config, levels_of(self.config, self.preprocessing), self.num_data, others)
 
     def phases(self, model: ObservedMixture) -> list[Phase]:
         """Coordinate ascent."""
