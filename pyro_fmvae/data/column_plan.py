@@ -245,25 +245,29 @@ class PlannedColumn:
             ]
         return np.array(texts, dtype=object)
 
-    def fill(self, written: np.ndarray, values: np.ndarray, comma: bool = False) -> np.ndarray:
+    def example(self, written: np.ndarray, comma: bool = False) -> str:
+        """The first of some texts, perhaps with decimal commas, that is read as an entry; '' if none is."""
+        known = written[~self.is_gap(written, comma)]
+        entries = Entries(self.name, np.array([pointed(text) if comma else text for text in known], object))
+        read = ~np.isnan(self.read(entries)[0][:, 0])
+        return str(next(iter(known[read]), "")).strip()
+
+    def fill(
+        self, written: np.ndarray, values: np.ndarray, like: str = "", comma: bool = False
+    ) -> np.ndarray:
         """Entries [n] as they are in a file, of which only the missing ones are computed.
 
         Args:
             written: texts, or numbers, NaN or masked where one is missing.
             values: numbers or codes [n], which are rounded for whole numbers.
-            comma: texts have decimal commas.
+            like, comma: how texts are written, as for :meth:`write`.
         """
         gaps = self.is_gap(written, comma)
         if not gaps.any():
             return written
         filled = values.round() if written.dtype.kind in "iu" else values
         if written.dtype == object:
-            known = written[~gaps]
-            entries = Entries(
-                self.name, np.array([pointed(text) if comma else text for text in known], object)
-            )
-            read = ~np.isnan(self.read(entries)[0][:, 0])
-            filled = self.write(values, str(next(iter(known[read]), "")).strip(), comma)
+            filled = self.write(values, like, comma)
         found = np.array(np.ma.getdata(written))
         found[gaps] = filled[gaps]
         return found

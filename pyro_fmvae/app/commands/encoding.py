@@ -60,9 +60,9 @@ def encode(
             added = save_annotated(opened, Path(str(data)), target, joined(parts))
             print(f"wrote {target}: {len(rows):,} rows with {', '.join(added)}")
         elif target.suffix in TABLES:
-            given = given_parts(parts, rows, opened.recipe.preprocessing, target.suffix == PARQUET)
+            given = given_parts(parts, rows, opened.recipe, target.suffix == PARQUET)
             named = named_parts(given, names)
-            tables = (encoded_columns(opened, part, names.title, rows.comma) for part in named)
+            tables = (encoded_columns(opened, part, names.title) for part in named)
             columns = save_table(target, tables, rows.comma)
             print(f"wrote {target}: {len(rows):,} rows, {len(columns)} columns")
         else:

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from pyro_fmvae.app.commands.output_files import TABLES
-from pyro_fmvae.app.runs.by_batches import WORDS, filled_columns, joined, named_columns, taken_columns
+from pyro_fmvae.app.recipes.recipe import Recipe
+from pyro_fmvae.app.runs.by_batches import WORDS, joined, named_columns, taken_columns
 from pyro_fmvae.app.runs.factor_names import values_of
 from pyro_fmvae.app.runs.run import Run
-from pyro_fmvae.data import Preprocessing, Split
+from pyro_fmvae.data import Split
 from pyro_fmvae.data.own.h5ad_file import member, opened
 from pyro_fmvae.data.own.row_names import RowNames
+from pyro_fmvae.data.preprocessing import in_units
 from pyro_fmvae.files import checkpoint
 
 CSV, PARQUET = TABLES
@@ -49,24 +51,32 @@ def named_parts(
 
 
 def given_parts(
-    parts: Iterable[Mapping[str, np.ndarray]], rows: Split, preprocessing: Preprocessing, typed: bool
+    parts: Iterable[Mapping[str, np.ndarray]], rows: Split, recipe: Recipe[Any], typed: bool
 ) -> Iterator[Mapping[str, np.ndarray]]:
     """Put the columns of a table as they were given beside the arrays of its rows, part after part.
+
+    Where a code is the row itself, their gaps are filled with what is expected there, written as the column's
+    first entry is.
 
     Args:
         parts: arrays of some rows after others, each [B, ...], by name.
         rows: all rows.
-        preprocessing: of the table.
+        recipe: of the model that encoded them.
         typed: give columns of numbers as numbers, not as they are written.
     """
+    preprocessing, taken = recipe.preprocessing, taken_columns(recipe.preprocessing)
     written = dict(rows.written()) if rows.written is not None and rows.places is not None else {}
+    like = {
+        name: column.example(written[name], rows.comma)
+        for name, (column, _) in taken.items()
+        if name in written and written[name].dtype == object
+    }
     if typed and isinstance(rows.raw, np.ndarray):
-        for name, (column, place) in taken_columns(preprocessing).items():
+        for name in like:
+            column, place = taken[name]
             numbers = rows.raw[:, place]
             if (
                 not column.as_texts
-                and name in written
-                and written[name].dtype == object
                 and not (np.isnan(numbers) ^ column.is_gap(written[name], rows.comma)).any()
             ):
                 written[name] = numbers
@@ -79,13 +89,18 @@ def given_parts(
             given = {names[c] if names else f"x_{c}": values for c, values in enumerate(raw.T)}
         if rows.places is not None and (given or preprocessing.plan):
             given |= {name: values[rows.places[here].numpy()] for name, values in written.items()}
+        if given and recipe.rows_are_codes:
+            means = in_units(preprocessing, torch.from_numpy(arrays[MEAN])).T
+            given |= {
+                name: column.fill(given[name], means[place], like.get(name, ""), rows.comma)
+                for name, (column, place) in taken.items()
+                if name in given
+            }
         yield {**arrays, **{GIVEN + name: values for name, values in given.items()}}
         start = stop
 
 
-def encoded_columns(
-    run: Run, arrays: Mapping[str, np.ndarray], title: str, comma: bool
-) -> dict[str, np.ndarray]:
+def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> dict[str, np.ndarray]:
     """Columns of the encodings of n points.
 
     Args:
@@ -93,7 +108,6 @@ def encoded_columns(
         arrays: of the model's ``encode``, each [n, ...], by name, with the
             names of the points before them, and the columns of a table as they were given under `GIVEN`.
         title: what these names are.
-        comma: what was given has decimal commas.
 
     Returns:
         Name → values [n]: the names of the points; for each factor its code, the name of its value if there
@@ -109,12 +123,7 @@ def encoded_columns(
     left_out = [title, CODES, PREDICTED, *CLUSTER, *gammas, *map(GIVEN.__add__, given)]
     own: Iterable[tuple[str, np.ndarray]] = given.items()
     if run.recipe.rows_are_codes:
-        means = torch.from_numpy(arrays[MEAN])
-        own = (
-            filled_columns(run.recipe.preprocessing, means, given, comma)
-            if given
-            else named_columns(run.recipe.preprocessing, means)
-        )
+        own = own or named_columns(run.recipe.preprocessing, torch.from_numpy(arrays[MEAN]))
         left_out.append(MEAN)
     return _with_data(columns, own, _flat(arrays, without=left_out))
 

@@ -288,25 +288,6 @@ def named_columns(preprocessing: Preprocessing, rows: Tensor) -> Iterator[tuple[
                 yield name, values[column]
 
 
-def filled_columns(
-    preprocessing: Preprocessing, rows: Tensor, given: Mapping[str, np.ndarray], comma: bool
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Columns as they were given, of which only the gaps are computed.
-
-    Args:
-        preprocessing: of a table.
-        rows: as the model sees them, with what is missing filled in, on the CPU, [n, D].
-        given: the columns [n] by name: numbers, NaN where one is missing, or texts as they are written.
-        comma: these texts have decimal commas.
-
-    Yields:
-        Name and values [n] of each column. Those that the model does not take are as they were given.
-    """
-    values, taken = in_units(preprocessing, rows).T, taken_columns(preprocessing)
-    for name, own in given.items():
-        yield name, taken[name][0].fill(own, values[taken[name][1]], comma) if name in taken else own
-
-
 def taken_columns(preprocessing: Preprocessing) -> dict[str, tuple[PlannedColumn, int]]:
     """The columns of a table that its model takes, by name, and their places."""
     names, place, found = preprocessing.column_names, 0, dict[str, tuple[PlannedColumn, int]]()

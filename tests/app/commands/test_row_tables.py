@@ -1,6 +1,7 @@
 """Codes and draws as tables hold the very numbers of the .npz files."""
 
 import csv
+import re
 import shutil
 
 import numpy as np
@@ -133,3 +134,28 @@ def test_masked_whole_numbers_are_written_as_they_are(tmp_path):
     lines = (tmp_path / "a.csv").read_text().split()
     assert lines[1:] == [f"{2**60},0.5", "nan,1.5", f"{2**60 + 2},2.5", f"{2**60 + 3},nan"]
     assert by_batches.joined(parts)["big"].tolist() == big.tolist()
+
+
+def test_gaps_are_filled_as_the_rest_of_their_column_is_written(tmp_path):
+    """Also where a part of the table has gaps alone; never with the word that stands for all rare ones."""
+    head, rng = "price,day,when,maker", np.random.default_rng(0)
+    rows = [
+        [
+            f"{rng.uniform(20, 40):.2f} EUR",
+            f"2024-0{i % 9 + 1}-01T0{i % 10}:30",
+            f"{1990 + i % 20}-Q{i % 4 + 1}",
+            "often" if i % 15 == 0 else f"rare{i % 75}",
+        ]
+        for i in range(150)
+    ]
+    for row in rows[25:75]:
+        row[:] = [""] * 4
+    (tmp_path / "a.csv").write_text("\n".join([head, *map(",".join, rows)]))
+    options = {"model": "mixture", "factors": 1, "kind": "maker=category"}
+    status, _, err = train(tmp_path / "run", tmp_path / "a.csv", **options)
+    assert status == 0, err
+    succeed("encode", tmp_path / "run", "--data", tmp_path / "a.csv", "--out", tmp_path / "out.csv")
+    found = read(tmp_path / "out.csv")
+    forms = (r"\d\d(\.\d+)? EUR", r"2024-\d\d-\d\dT\d\d:\d\d", r"\d{4}-Q[1-4]", "often")
+    for name, form in zip(head.split(","), forms, strict=True):
+        assert all(re.fullmatch(form, text) for text in found[name][25:75]), (name, found[name][25:75])

@@ -314,9 +314,10 @@ def test_what_stands_for_a_missing_value_in_a_column_alone(tmp_path):
     assert depth.fill(texts, np.arange(4.0) / 4, comma=True).tolist() == ["0", "0,25", "1.50", "x"]
     small = np.array([1.5e-5, -2e-7, 1e16, 0.25])
     gaps = np.array(["", "", "", "0.5"], dtype=object)
-    assert depth.fill(gaps, small).tolist() == ["0.000015", "-0.0000002", "10000000000000000", "0.5"]
+    found = depth.fill(gaps, small, "0.5").tolist()
+    assert found == ["0.000015", "-0.0000002", "10000000000000000", "0.5"]
     gaps[3] = "5e-1"
-    assert depth.fill(gaps, small).tolist() == ["1.5e-05", "-2e-07", "1e+16", "5e-1"]
+    assert depth.fill(gaps, small, "5e-1").tolist() == ["1.5e-05", "-2e-07", "1e+16", "5e-1"]
     codes, texts = replace(depth, words=("1", "2")), np.array(["1.0", "2", "3.0", "-999.0"], dtype=object)
     np.testing.assert_array_equal(codes.read(Entries("", texts))[0][:, 0], [0, 1, np.nan, np.nan])
     assert codes.fill(texts, np.ones(4)).tolist() == ["1.0", "2", "3.0", "2"]
@@ -363,7 +364,7 @@ def test_filled_numbers_have_the_unit_of_those_beside_them(given, filled, comma)
     """Without an exponent, which a number with a unit never has; and they are read again."""
     column = PlannedColumn("x", "number", "", "", "", form="money")
     entries, values = np.array(["see note 3", "", given, "", "NA"], dtype=object), [-2.5, 1e16, 3e-6]
-    found = column.fill(entries, np.insert(values, [0, 1], 1.0), comma)
+    found = column.fill(entries, np.insert(values, [0, 1], 1.0), column.example(entries, comma), comma)
     expected = [text.replace(".", ",") if comma else text for text in filled]
     assert found.tolist() == ["see note 3", expected[0], given, *expected[1:]]
     points = np.array([text.replace(",", ".") for text in found[[1, 3, 4]]], dtype=object)
@@ -386,9 +387,10 @@ def test_filled_dates_are_written_as_those_beside_them(given, filled):
     column = PlannedColumn("day", "date", "", "", "", form="ISO8601")
     day = np.datetime64("2024-04-30T15:40:45").astype("M8[s]").astype(float) / 86_400
     entries = np.array([given, ""], dtype=object)
-    assert column.fill(entries, np.array([0.0, day])).tolist() == [given, filled]
+    like = column.example(entries)
+    assert column.fill(entries, np.array([0.0, day]), like).tolist() == [given, filled]
     midnight = filled.replace("15:40:45", "00:00:00").replace("15:41", "00:00").replace("05-01", "04-30")
-    assert column.fill(entries, np.floor([0.0, day])).tolist() == [given, midnight]
+    assert column.fill(entries, np.floor([0.0, day]), like).tolist() == [given, midnight]
 
 
 @pytest.mark.parametrize(
@@ -418,7 +420,7 @@ def test_months_and_quarters_are_dates_without_a_weekday(tmp_path, form, texts):
     assert days.astype("M8[D]").astype(str).tolist() == ["1998-01-01", "2001-10-01"]
     if form != "ISO8601":  # whose gaps are filled with days
         for near in (-14, -0.001, 0, 14):  # days from the start that they are nearest to
-            filled = column.fill(np.array([texts[0], ""], dtype=object), days + near)
+            filled = column.fill(np.array([texts[0], ""], dtype=object), days + near, texts[0])
             assert filled.tolist() == texts
 
 
