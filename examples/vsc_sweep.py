@@ -189,11 +189,11 @@ def _curves(measured: Mapping[str, Mapping[float, Sequence[float]]], label: str)
         places = sorted(values)
         means = [np.mean(values[place]) for place in places]
         spread = [np.std(values[place], ddof=1) if len(values[place]) > 1 else 0.0 for place in places]
-        axes.errorbar(places, means, spread, marker="o", capsize=3, label=name)
+        axes.errorbar(places, means, spread if any(spread) else None, marker="o", capsize=3, label=name)
     places = sorted({place for values in measured.values() for place in values})
     axes.set_xticks(places, [f"{place:g}" for place in places])
     axes.minorticks_off()
-    axes.legend()
+    figure.legend(loc="outside upper left", ncols=2, frameon=False)
     return figure
 
 

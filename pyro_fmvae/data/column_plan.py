@@ -554,7 +554,9 @@ def _of_known(column: Entries) -> PlannedColumn:
     if column.numbers.total() >= _PURE * known:
         return _numbers(column, row)
     units = _units(column)
-    in_units = f"numbers in {next(iter(units))}, as texts" if units else "numbers with separators, as texts"
+    in_units = (
+        f"numbers in {next(iter(units))}, as texts" if units else "numbers with units or separators, as texts"
+    )
     for form, read, why in (
         ("money", _money, in_units),
         ("clock", _clock, "times of day or durations: 1:30 is 1.5"),

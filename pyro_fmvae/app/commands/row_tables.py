@@ -129,9 +129,7 @@ def encoded_columns(run: Run, arrays: Mapping[str, np.ndarray], title: str) -> d
 
 
 def _with_data(
-    columns: Mapping[str, np.ndarray],
-    data: Iterable[tuple[str, np.ndarray]],
-    more: Mapping[str, np.ndarray],
+    columns: Mapping[str, np.ndarray], data: Iterable[tuple[str, np.ndarray]], more: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Columns of data between others, which keep their names where both have the same."""
     found, given = dict(columns), dict(data)

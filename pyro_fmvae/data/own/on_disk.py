@@ -13,13 +13,7 @@ from pyro_fmvae.data.array_file import ArrayFile, FileRows, RowArray, open_membe
 from pyro_fmvae.data.count_table import CountOptions, CountTable
 from pyro_fmvae.data.dataset import Dataset, Split
 from pyro_fmvae.data.npz_arrays import read_arrays
-from pyro_fmvae.data.own.column_file import (
-    FORMATS,
-    decode_columns,
-    is_numeric,
-    large_integers,
-    read_labels,
-)
+from pyro_fmvae.data.own.column_file import FORMATS, decode_columns, is_numeric, large_integers, read_labels
 from pyro_fmvae.data.own.h5ad_file import LARGE, DenseRows, open_h5ad
 from pyro_fmvae.data.own.npz_file import OPTIONAL, check_shape, described
 from pyro_fmvae.data.own.raw import Raw
@@ -59,12 +53,7 @@ class OnDisk(NamedTuple):
         x = FileRows(self.x, preprocessing, self.source)
         raw = self.x if preprocessing.missing else None
         return Split(
-            x,
-            labels,
-            signed=preprocessing.signed,
-            places=torch.arange(len(x)),
-            raw=raw,
-            written=self.written,
+            x, labels, signed=preprocessing.signed, places=torch.arange(len(x)), raw=raw, written=self.written
         )
 
 

@@ -94,6 +94,7 @@ $body
 </html>
 """)
 CODE = r"<code>\1</code>"
+_OPTION = re.compile(r"(--[a-z][a-z-]+(?: [\d.]*\d)?)")
 SMOOTH_FROM = 32  # pixels from which on an image is not shown with visible pixels
 
 
@@ -135,8 +136,8 @@ def paragraph(text: str, kind: str = "") -> str:
 
 
 def bullets(lines: Sequence[str]) -> str:
-    """A list, in which options such as ``--seed`` are set as code; nothing if it is empty."""
-    items = "".join(f"<li>{re.sub('(--[a-z][a-z-]+)', CODE, escape(line))}</li>" for line in lines)
+    """A list, in which options such as ``--seed 1`` are set as code; nothing if it is empty."""
+    items = "".join(f"<li>{_OPTION.sub(CODE, escape(line))}</li>" for line in lines)
     return f"<ul>{items}</ul>" if items else ""
 
 

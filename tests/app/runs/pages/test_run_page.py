@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pyro_fmvae
-from pyro_fmvae.app.runs.pages import PAGE, run_page, write_page
+from pyro_fmvae.app.runs.pages import PAGE, markup, run_page, write_page
 from pyro_fmvae.app.runs.pages.prototypes import Prototype
 from pyro_fmvae.app.runs.run import Run
 from tests.app.runs.pages.browser import BROWSER, opened
@@ -167,3 +167,8 @@ def test_a_browser_tells_of_requests_and_of_errors(tmp_path):
     found = opened(page, tmp_path)
     assert found.requested == {"http://example.test/x.png"}
     assert len(found.console) == 1 and "broken is not defined" in found.console[0]
+
+
+def test_options_are_set_as_code_with_their_numbers():
+    found = markup.bullets(["With --labels 1 they are.", "Give --weight-decay, say --starts 0.5."])
+    assert re.findall("<code>(.*?)</code>", found) == ["--labels 1", "--weight-decay", "--starts 0.5"]
