@@ -31,7 +31,7 @@ LARGEST_IMAGE: Final = 1024
 
 LOADERS: Final[dict[str, Loader]] = {
     loader.name: loader
-    for loader in (SMILEY, MNIST[0], MNIST_STATIC, MNIST[1], OMNIGLOT, SPRITES, CELEBA, *BARS, SCENE_PATCHES)
+    for loader in (SMILEY, *MNIST, MNIST_STATIC, OMNIGLOT, SPRITES, CELEBA, *BARS, SCENE_PATCHES)
 }
 """Known data sets by name, in the order that messages list them in."""
 SCENES: Final = SCENE_PATCHES.name

@@ -31,7 +31,7 @@ def test_every_loader_is_registered():
 @pytest.mark.parametrize("data", ["minst", "nowhere/a.npz", ""])
 def test_an_unknown_name_lists_the_known_ones(data):
     message = (
-        "data: expected one of smiley, mnist, mnist-static, fashion-mnist, omniglot, sprites, celeba, "
+        "data: expected one of smiley, mnist, fashion-mnist, mnist-static, omniglot, sprites, celeba, "
         "bars-binary, bars-linear, bars-max, scenes, "
         "an existing file that ends in .npz or .csv or .tsv or .txt or .gz or .xlsx or .h5ad or .npy or "
         ".zarr or .parquet or .arrow or .feather, or a folder of images"

@@ -75,10 +75,7 @@ def given_parts(
         for name in like:
             column, place = taken[name]
             numbers = rows.raw[:, place]
-            if (
-                not column.as_texts
-                and not (np.isnan(numbers) ^ column.is_gap(written[name], rows.comma)).any()
-            ):
+            if not (column.as_texts or (np.isnan(numbers) ^ column.is_gap(written[name], rows.comma)).any()):
                 written[name] = numbers
     names, start = preprocessing.column_names, 0
     for arrays in parts:
