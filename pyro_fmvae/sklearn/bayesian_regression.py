@@ -30,15 +30,9 @@ from pyro_fmvae.learn.linear_ascent import (
     regression_ascent,
     state_of,
 )
+from pyro_fmvae.sklearn.intervals import ends_of, gibbs_draws, tails_of
 from pyro_fmvae.sklearn.standardisation import Standardisation, distinct
-from pyro_fmvae.sklearn.table_estimator import (
-    check_convergence,
-    check_sizes,
-    check_tolerance,
-    ends_of,
-    gibbs_draws,
-    tails_of,
-)
+from pyro_fmvae.sklearn.table_estimator import check_convergence, check_sizes, check_tolerance
 
 RIDGE = 1e-3
 """Rows that a coefficient of 0 counts for in a line through a few rows."""

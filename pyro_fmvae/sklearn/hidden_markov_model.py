@@ -32,6 +32,7 @@ from pyro_fmvae.models.observed_chain import (
 )
 from pyro_fmvae.models.regressed_numbers import LINES
 from pyro_fmvae.models.table_sites import LEFT_OUT, column_site, parameter_of
+from pyro_fmvae.sklearn.intervals import ends_of, gibbs_draws, tails_of
 from pyro_fmvae.sklearn.sequences import GivenSequences, weights_of_sequences
 from pyro_fmvae.sklearn.standardisation import Standardisation
 from pyro_fmvae.sklearn.table_estimator import (
@@ -39,9 +40,6 @@ from pyro_fmvae.sklearn.table_estimator import (
     check_components,
     check_convergence,
     check_tolerance,
-    ends_of,
-    gibbs_draws,
-    tails_of,
 )
 
 MOST: Final = 50

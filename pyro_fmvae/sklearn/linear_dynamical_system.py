@@ -27,18 +27,14 @@ from pyro_fmvae.learn.linear_ascent import (
     dynamics_ascent,
     state_of,
 )
+from pyro_fmvae.sklearn.intervals import VARIATIONAL_DRAWS, check_learnt, ends_of, gibbs_draws, tails_of
 from pyro_fmvae.sklearn.sequences import GivenSequences, weights_of_sequences
 from pyro_fmvae.sklearn.standardisation import Standardisation
 from pyro_fmvae.sklearn.table_estimator import (
-    VARIATIONAL_DRAWS,
     RowEstimator,
     check_components,
     check_convergence,
-    check_learnt,
     check_tolerance,
-    ends_of,
-    gibbs_draws,
-    tails_of,
 )
 
 MOST: Final = 10

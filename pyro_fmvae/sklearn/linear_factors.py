@@ -30,17 +30,13 @@ from pyro_fmvae.learn.linear_ascent import (
     principal_start,
     state_of,
 )
+from pyro_fmvae.sklearn.intervals import VARIATIONAL_DRAWS, check_learnt, ends_of, gibbs_draws, tails_of
 from pyro_fmvae.sklearn.standardisation import is_constant
 from pyro_fmvae.sklearn.table_estimator import (
-    VARIATIONAL_DRAWS,
     RowEstimator,
     check_components,
     check_convergence,
-    check_learnt,
     check_tolerance,
-    ends_of,
-    gibbs_draws,
-    tails_of,
 )
 
 

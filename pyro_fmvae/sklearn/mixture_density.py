@@ -18,15 +18,9 @@ from pyro_fmvae.infer import AutoConjugate
 from pyro_fmvae.models import ObservedMixture, TablePrior
 from pyro_fmvae.models.mixing_weights import DIRICHLET_WEIGHTS, STICK_BREAKING, MixingWeights
 from pyro_fmvae.models.table_sites import NUMBERS, WEIGHTS, parameter_of
+from pyro_fmvae.sklearn.intervals import ends_of, gibbs_draws, tails_of
 from pyro_fmvae.sklearn.standardisation import CPU
-from pyro_fmvae.sklearn.table_estimator import (
-    TableEstimator,
-    check_components,
-    check_tolerance,
-    ends_of,
-    gibbs_draws,
-    tails_of,
-)
+from pyro_fmvae.sklearn.table_estimator import TableEstimator, check_components, check_tolerance
 
 # Parameters of a mixture as a scikit-learn estimator.
 

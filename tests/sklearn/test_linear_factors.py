@@ -16,7 +16,6 @@ from pyro_fmvae import ConjugateSVI, NaturalGradient, TraceConjugate_ELBO
 from pyro_fmvae.learn import linear_ascent
 from pyro_fmvae.learn.linear_ascent import MatrixPosterior, Table, factor_sums
 from pyro_fmvae.sklearn import PCA, FactorAnalysis, linear_factors
-from pyro_fmvae.sklearn.table_estimator import effective_draws
 
 
 @pytest.fixture(scope="module")
@@ -318,14 +317,3 @@ def test_a_single_column(rows, kind):
     units = (~np.isnan(x)).sum() * np.log(model._scale[0])
     assert -loss - units == pytest.approx(model.lower_bound_, abs=1e-6)
     assert all(np.isfinite(ends).all() for ends in model.credible_interval(0.5, x, 60))
-
-
-def test_effective_draws_of_autoregressions():
-    rng, draws, shares = np.random.default_rng(0), [np.zeros(200)], np.repeat([0.0, 0.9], 100)
-    for _ in range(3999):
-        draws.append(draws[-1] * shares + rng.normal(size=200))
-    found = effective_draws(np.array(draws))
-    np.testing.assert_allclose([found[:100].mean(), found[100:].mean()], [4000, 4000 * 0.1 / 1.9], rtol=0.05)
-    assert effective_draws(np.full((60, 2), 0.1)).tolist() == [60, 60]
-    there_and_back = np.tile([-1.0, 1.0], 500)[:, None] + rng.normal(0, [0, 0.01, 0.3], (1000, 3))
-    np.testing.assert_allclose(effective_draws(there_and_back), 3000, rtol=1e-9)  # 1000 log10(1000)
