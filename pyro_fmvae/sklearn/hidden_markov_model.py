@@ -34,7 +34,7 @@ from pyro_fmvae.models.regressed_numbers import LINES
 from pyro_fmvae.models.table_sites import LEFT_OUT, column_site, parameter_of
 from pyro_fmvae.sklearn.intervals import ends_of, gibbs_draws, tails_of
 from pyro_fmvae.sklearn.sequences import GivenSequences, weights_of_sequences
-from pyro_fmvae.sklearn.standardisation import Standardisation
+from pyro_fmvae.sklearn.standardisation import CPU, Standardisation
 from pyro_fmvae.sklearn.table_estimator import (
     TableEstimator,
     check_components,
@@ -377,8 +377,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         """
         check_is_fitted(self)
         check_scalar(steps, "steps", Integral, min_val=1)
-        check_scalar(probability, "probability", Real, min_val=0, max_val=1, include_boundaries="neither")
-        ahead, several = self._ahead, self._several
+        tails, ahead, several = tails_of(probability), self._ahead, self._several
         if X is not None:
             given, _, chain = self._chains(X, lengths)
             ahead, several = _ends(chain), given.lengths is not None
@@ -400,7 +399,6 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             number = torch.multinomial(torch.as_tensor(probs).flatten(0, 1), DRAWS, replacement=True)
             rows = self._drawn(number.flatten(), known).reshape(*probs.shape[:2], DRAWS, -1)
         mean[..., list(self._input)], rows[..., list(self._input)] = which, which[:, :, None]
-        tails = np.array([1 - probability, 1 + probability]) / 2
         lower, upper = np.quantile(rows, tails, axis=2)
         found = probs, mean, lower, upper
         return Forecast(*(found if several else (part[0] for part in found)))
@@ -420,16 +418,11 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         """
         check_is_fitted(self)
         check_scalar(n_samples, "n_samples", Integral, min_val=1)
-        given, which = (
-            self._covariates_given(covariates, (n_samples,)),
-            self._inputs_given(inputs, (n_samples,)),
-        )
+        given = self._covariates_given(covariates, (n_samples,))
+        which = self._inputs_given(inputs, (n_samples,))
         with seeded(check_random_state(self.random_state).randint(2**31 - 1)):
-            path, of_start, of_next = (
-                np.zeros(n_samples, int),
-                self.startprob_.cumsum(),
-                self.transmat_.cumsum(-1),
-            )
+            path = np.zeros(n_samples, int)
+            of_start, of_next = self.startprob_.cumsum(), self.transmat_.cumsum(-1)
             for step, draw in enumerate(torch.rand(n_samples, dtype=torch.float64).tolist()):
                 of_step = of_next[tuple(which[step])]
                 below = of_step[path[step - 1]] if step else of_start
@@ -464,7 +457,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         if n_draws is not None:
             if self._given_states:
                 raise ValueError(
-                    "n_draws: expected None after a fit to known states, which the program lacks"
+                    "n_draws: expected None after a fit to known states, which are no part of model_"
                 )
             draws = gibbs_draws(self, n_draws, X, lengths)
             probs = {column: draws[site] for column, site in categories.items()}
@@ -488,12 +481,10 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
             for column, site in categories.items()
         }
         for number, column in enumerate(model.sites.trials):
-            found[column] = _dirichlet_ends(
-                model.natural(parameter_of(SHARES)).natural[:, number].flip(-1), tails
-            )
-        start, transitions = (
-            _dirichlet_ends(model.natural(name).natural, tails) for name in (START, TRANSITIONS)
-        )
+            shares = model.natural(parameter_of(SHARES)).natural[:, number]
+            found[column] = _dirichlet_ends(shares.flip(-1), tails)
+        start = _dirichlet_ends(model.natural(START).natural, tails)
+        transitions = _dirichlet_ends(model.natural(TRANSITIONS).natural, tails)
         slopes = np.empty((2, self.n_components_, 0, 0))
         if self._columns.covariates:
             df, loc, scale = (part.numpy() for part in model.slopes())
@@ -532,7 +523,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         """
         check_is_fitted(self)
         _, x, sizes, weights = self._given(X, lengths, sample_weight, reset=False)
-        rows = self._columns.standardised(x, torch.device("cpu"))
+        rows = self._columns.standardised(x, CPU)
         return self._chain.program_arguments(rows, torch.as_tensor(sizes), torch.as_tensor(weights))
 
     # ------------------------------------------------------------------ files
@@ -574,7 +565,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         self._rates, prior = (state["shape"], state["rates"]), state["prior"]
         kind = NormalWishart if self.covariance_type == "full" else ColumnNormalGamma
         self._prior = None if prior is None else kind(*prior)
-        chain = self._new(torch.device("cpu"), state["components"])
+        chain = self._new(CPU, state["components"])
         chain.load_state_dict(state["chain"])
         self._adopt(chain)
         self.lower_bounds_, self.converged_ = np.array(state["bounds"]), state["converged"]
@@ -588,7 +579,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
     def _given(
         self, X: Any, lengths: Any, sample_weight: Any, reset: bool
     ) -> tuple[GivenSequences, np.ndarray, np.ndarray, np.ndarray]:
-        """SequenceRows, their rows [n, D], lengths and weights [B]."""
+        """Sequences, their rows [n, D], lengths and weights [B]."""
         if reset:
             self._check_parameters()
         given = GivenSequences.of(X, lengths)
@@ -695,10 +686,8 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         """Columns of successes, each with that of the numbers of trials."""
         if self.binomial_features is None:
             return {}
-        both = [
-            self._places("binomial_features", list(part))
-            for part in (self.binomial_features.keys(), self.binomial_features.values())
-        ]
+        given = self.binomial_features
+        both = (self._places("binomial_features", list(part)) for part in (given, given.values()))
         return dict(zip(*both, strict=True))
 
     def _known(
@@ -772,7 +761,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         return SequenceRows.of(model, rows, torch.as_tensor(sizes, device=model.device), weights)
 
     def _chains(self, X: Any, lengths: Any) -> tuple[GivenSequences, np.ndarray, Chain]:
-        """SequenceRows, their rows [n, D], and the chains of their states."""
+        """Sequences, their rows [n, D], and the chains of their states."""
         check_is_fitted(self)
         given = GivenSequences.of(X, lengths)
         x = self._checked(given.rows, reset=False)

@@ -279,10 +279,10 @@ class LinearDynamicalSystem(DensityMixin, RowEstimator):
         """
         check_is_fitted(self)
         tails = tails_of(probability)
-        given = (
-            None if n_draws is None or X is None else self._checked(GivenSequences.of(X).rows, reset=False)
-        )
-        scaled = None if given is None else (given - self._columns.centre) / self._columns.scale
+        scaled = None
+        if n_draws is not None and X is not None:
+            given = self._checked(GivenSequences.of(X).rows, reset=False)
+            scaled = (given - self._columns.centre) / self._columns.scale
         check_learnt(self._sights, scaled)
         if n_draws is None:
             rng = check_random_state(self.random_state)
