@@ -147,23 +147,18 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         """
         self._check_parameters()
         x = self._regressors(X, reset=True)
-        y, weights = self._given(x, y, sample_weight)
-        use = self._used(y, weights)
         self._labels = None if groups is None else np.unique(_labels_of(groups, len(x)))
-        columns = Standardisation.of(np.column_stack([x, y])[use], weights[use], [])
+        x, group, y, weights = self._used(x, groups, y, sample_weight)
+        columns = Standardisation.of(np.column_stack([x, y]), weights, [])
         self._centre, self._scale = columns.centre[:-1], columns.scale[:-1]
         self._middle, self._unit = float(columns.centre[-1]), float(columns.scale[-1])
-        targets = self._targets(x, y, weights, groups)
+        targets = self._targets(x, group, y, weights)
         rng = check_random_state(self.random_state)
         starts = [self._single_line(targets)]
         if self.n_components > 1:
-            number = self._group_of(x, groups)[0]
-            rows, _ = distinct(np.column_stack([x, number, y])[use], weights[use])
-            labels = None if self._labels is None else self._labels[rows[:, -2].astype(int)]
-            rows = np.column_stack(
-                [self._design(rows[:, :-2], labels), (rows[:, -1] - self._middle) / self._unit]
-            )
-            starts += [self._some_lines(targets, rows, rng) for _ in range(self.n_init)]
+            rows, counts = distinct(np.column_stack([x, group, y]), weights)
+            some = self._targets(rows[:, :-2], rows[:, -2].astype(int), rows[:, -1], counts)
+            starts += [self._some_lines(targets, some, rng) for _ in range(self.n_init)]
         self._keep(*self._climbed(targets, starts))
         return self
 
@@ -187,22 +182,10 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         """
         if not hasattr(self, "_found"):
             return self.fit(X, y, sample_weight, groups)
-        x = self._regressors(X)
-        y, weights = self._given(x, y, sample_weight)
-        use = self._used(y, weights)
-        targets = self._targets(x, y, weights, groups)
-        shares = self.predict_component(x[use], y[use], None if groups is None else np.asarray(groups)[use])
-        ascent = regression_ascent(targets, self._rows, shares, self._rows.sums)
+        targets = self._targets(*self._used(self._regressors(X), groups, y, sample_weight))
+        ascent = regression_ascent(targets, self._rows, self._shares(targets), self._rows.sums)
         self._keep(*climb(ascent, self.max_iter, self.tol * float(targets.weights.sum())))
         return self
-
-    @staticmethod
-    def _used(y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Which rows are learnt from, bool [n]."""
-        found: np.ndarray = (weights > 0) & ~np.isnan(y)
-        if not found.any():
-            raise ValueError("y: expected a target of a row whose weight is above 0, got none")
-        return found
 
     def _keep(self, found: Regression, bounds: list[float], converged: bool) -> None:
         """Keep the posterior that was found, in the data's units."""
@@ -239,13 +222,13 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         return unknown, np.eye(number)[np.zeros(count, dtype=int)]
 
     def _some_lines(
-        self, targets: Targets, rows: np.ndarray, rng: np.random.RandomState
+        self, targets: Targets, some: Targets, rng: np.random.RandomState
     ) -> tuple[MatrixPosterior, np.ndarray]:
-        """Lines through a few random ones of rows (z, y), and components by them, [N, K]."""
-        size, lines = min(targets.z.shape[1] + 1, len(rows)), []
+        """Lines through a few random ones of ``some`` rows, and components of all rows by them, [N, K]."""
+        (count, width), lines = some.z.shape, []
         for _ in range(self.n_components):
-            own = rows[rng.choice(len(rows), size, replace=False)]
-            z, y = own[:, :-1], own[:, -1]
+            own = rng.choice(count, min(width + 1, count), replace=False)
+            z, y = some.z[own], some.y[own]
             lines.append(np.linalg.solve(z.T @ z + RIDGE * np.eye(z.shape[1]), z.T @ y))
         off = (targets.y[:, None] - targets.z @ np.stack(lines, 1)) ** 2
         return self._known(np.stack(lines)), softmax(-off / max(2 * np.median(off.min(1)), VAGUE), axis=1)
@@ -285,7 +268,8 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         x = self._regressors(X)
-        z, rows, counts = self._design(x, groups), self._rows, self._counting()
+        group, rows, counts = self._group_of(x, groups), self._rows, self._counting()
+        z = self._design(x, group)
         means, share = z @ rows.mean.T, self.weights_ * counts / self.weights_[counts].sum()
         mean = self._middle + self._unit * (means @ share)
         if not return_std:
@@ -295,10 +279,9 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         variance = np.select([~counts, shape > 1], [0.0, finite], np.inf)
         inner = np.stack([((z @ spread) * z).sum(1) for spread in rows.spread[rows.group]], 1)
         if self._labels is not None:
-            new = ~self._group_of(x, groups)[1]
             relevance = rows.alpha[0, 1:] / rows.alpha[1, 1:]
             squares = (z[:, : len(self._centre)] ** 2).sum(1) / relevance[0] + 1 / relevance[1]
-            inner += (new * squares)[:, None]
+            inner += ((group < 0) * squares)[:, None]
         nu = self.degrees_of_freedom
         noise = 1.0 if self.likelihood == "normal" else nu / (nu - 2) if nu > 2 else np.inf
         square = (variance * (noise + inner) + means**2) @ share - (means @ share) ** 2
@@ -313,11 +296,14 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         """Probabilities of the components of rows and their targets, [n, K]."""
         check_is_fitted(self)
         x = self._regressors(X)
-        z, rows, nu = self._design(x, groups), self._rows, self.degrees_of_freedom
-        off = (self._given(x, y, None)[0] - self._middle) / self._unit
-        squares = rows.precision * (off[:, None] - z @ rows.mean.T) ** 2
-        table = -squares / 2 if self.likelihood == "normal" else -(nu + 1) / 2 * np.log1p(squares / nu)
-        table = np.nan_to_num(table + np.log(rows.precision) / 2) * ~np.isnan(off)[:, None]
+        return self._shares(self._targets(x, self._group_of(x, groups), *self._given(x, y, None)))
+
+    def _shares(self, targets: Targets) -> np.ndarray:
+        """Probabilities of the components of rows, those of no target by the weights alone, [n, K]."""
+        rows, nu = self._rows, targets.freedom
+        squares = rows.precision * (targets.y[:, None] - targets.z @ rows.mean.T) ** 2
+        table = -squares / 2 if nu is None else -(nu + 1) / 2 * np.log1p(squares / nu)
+        table = np.nan_to_num(table + np.log(rows.precision) / 2) * ~np.isnan(targets.y)[:, None]
         found: np.ndarray = softmax(np.log(self.weights_) + table, axis=1)
         return found
 
@@ -429,8 +415,7 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Arguments of :attr:`model_`: regressors and targets in the fit's units, and weights of the rows."""
         check_is_fitted(self)
-        x = self._regressors(X)
-        given = self._targets(x, *self._given(x, y, sample_weight), groups)
+        given = self._targets(*self._used(self._regressors(X), groups, y, sample_weight))
         return torch.tensor(given.z), torch.tensor(given.y), torch.tensor(given.weights)
 
     # ------------------------------------------------------------------ what a fit needs
@@ -454,34 +439,43 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
         return found, weights
 
-    def _targets(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray, groups: Any) -> Targets:
-        use = (weights > 0) & ~np.isnan(y)
-        if self._labels is not None and not self._group_of(x, groups)[1][use].all():
+    def _used(
+        self, x: np.ndarray, groups: Any, y: ArrayLike, sample_weight: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Rows that are learnt from: regressors, groups, targets and weights above 0."""
+        target, weights = self._given(x, y, sample_weight)
+        use = (weights > 0) & ~np.isnan(target)
+        if not use.any():
+            raise ValueError("y: expected a target of a row whose weight is above 0, got none")
+        group = self._group_of(x, groups)[use]
+        if self._labels is not None and (group < 0).any():
             got = "none" if groups is None else "others"
             raise ValueError(f"groups: expected labels of groups that the first fit had, got {got}")
-        nu = None if self.likelihood == "normal" else float(self.degrees_of_freedom)
-        return Targets(self._design(x, groups)[use], (y[use] - self._middle) / self._unit, weights[use], nu)
+        return x[use], group, target[use], weights[use]
 
-    def _group_of(self, x: np.ndarray, groups: ArrayLike | None) -> tuple[np.ndarray, np.ndarray]:
-        """Number of the group of each row, and whether :meth:`fit` had it."""
-        known = self._labels
-        if groups is None or known is None:
-            return np.zeros(len(x), dtype=int), np.zeros(len(x), dtype=bool)
+    def _targets(self, x: np.ndarray, group: np.ndarray, y: np.ndarray, weights: np.ndarray) -> Targets:
+        nu = None if self.likelihood == "normal" else float(self.degrees_of_freedom)
+        return Targets(self._design(x, group), (y - self._middle) / self._unit, weights, nu)
+
+    def _group_of(self, x: np.ndarray, groups: ArrayLike | None) -> np.ndarray:
+        """Number of the group of each row, -1 if :meth:`fit` did not have it, int64 [n]."""
+        known, none = self._labels, np.full(len(x), -1)
+        if groups is None:
+            return none
+        if known is None:
+            raise ValueError("groups: expected None, as in fit")
         given = _labels_of(groups, len(x))
         if len(given) and (kind := _kind(given[0])) != (wanted := _kind(known[0])):
             raise ValueError(f"groups: expected labels of the kind of those of fit, {wanted}, got {kind}")
         number = np.minimum(np.searchsorted(known, given), len(known) - 1)
-        return number, known[number] == given
+        return np.where(known[number] == given, number, none)
 
-    def _design(self, x: np.ndarray, groups: ArrayLike | None) -> np.ndarray:
+    def _design(self, x: np.ndarray, group: np.ndarray) -> np.ndarray:
         """Regressors of rows: columns in their units, those of each group, its intercept, and 1."""
         z = (x - self._centre) / self._scale
         parts = [z]
-        if self._labels is None and groups is not None:
-            raise ValueError("groups: expected None, as in fit")
         if self._labels is not None:
-            number, known = self._group_of(x, groups)
-            apart = np.eye(len(self._labels))[number] * known[:, None]
+            apart = np.eye(len(self._labels) + 1)[group, :-1]  # zeros in group -1
             parts += [(apart[:, :, None] * z[:, None]).reshape(len(z), -1), apart]
         return np.column_stack([*parts, np.ones(len(z))])
 

@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.special import gammaln
@@ -404,7 +405,7 @@ def test_further_rows_of_one_regression_are_all_rows_together(grouped):
     model.partial_fit(x[50:], y[50:], weights[50:], labels[1])
     whole = BayesianRegression(tol=1e-12)
     whole.fit(x[:50], y[:50], weights[:50], labels[0])  # for its units
-    targets = whole._targets(x, y, weights, labels[2])
+    targets = whole._targets(*whole._used(x, labels[2], y, weights))
     whole._keep(*whole._climbed(targets, [whole._single_line(targets)]))
     assert model.lower_bound_ == pytest.approx(whole.lower_bound_, rel=1e-9) and model.lower_bound_ < first
     np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-6)
@@ -471,3 +472,11 @@ def test_lines_through_one_point_are_told_apart(seed):
     model = BayesianRegression(3, random_state=0).fit(x, y)
     order = model.intercept_.argsort()
     np.testing.assert_allclose(model.coef_[order], lines, atol=0.2)
+
+
+def test_further_rows_of_a_frame():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(60, 2)), columns=["length", "width"])
+    y = frame["length"] + rng.normal(0, 0.1, 60)
+    model = BayesianRegression().partial_fit(frame[:30], y[:30]).partial_fit(frame[30:], y[30:])
+    np.testing.assert_allclose(model.coef_, [1, 0], atol=0.1)
