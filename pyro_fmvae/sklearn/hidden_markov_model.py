@@ -456,9 +456,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         categories = {column: column_site(column) for column, _ in model.sites.categories}
         if n_draws is not None:
             if self._given_states:
-                raise ValueError(
-                    "n_draws: expected None after a fit to known states, which are no part of model_"
-                )
+                raise ValueError("n_draws: expected None after a fit to known states, which model_ lacks")
             draws = gibbs_draws(self, n_draws, X, lengths)
             probs = {column: draws[site] for column, site in categories.items()}
             for number, column in enumerate(model.sites.trials):
