@@ -43,10 +43,14 @@ class Sums:
     group: np.ndarray
     evidence: float = 0.0
 
-    def plus(self, other: "Sums | None") -> "Sums":
+    @classmethod
+    def none(cls, dim: int, width: int) -> "Sums":
+        """Sums of no y, for rows [D, M]."""
+        zeros = np.zeros(dim)
+        return cls(zeros, zeros, np.zeros((dim, width)), np.zeros((1, width, width)), zeros.astype(int))
+
+    def plus(self, other: "Sums") -> "Sums":
         """These sums and others, of further y."""
-        if other is None:
-            return self
         pairs, group = np.unique(np.stack([self.group, other.group]), axis=1, return_inverse=True)
         return Sums(
             self.count + other.count,
@@ -76,7 +80,7 @@ class MatrixPosterior:
         alpha: shapes and rates of q(α), [2, relevances].
         evidence: bound on the log-probability of y given z, less the divergence of q(τ, w, α), and the sums'
             own.
-        sums: :class:`Sums` that it was learnt from, if it was.
+        sums: what it was learnt from.
     """
 
     noise: np.ndarray | None
@@ -87,12 +91,12 @@ class MatrixPosterior:
     at: np.ndarray
     tau: np.ndarray
     alpha: np.ndarray
+    sums: Sums
     evidence: float = -math.inf
-    sums: Any = None
 
     @classmethod
     def at_start(
-        cls, mean: np.ndarray, noise: np.ndarray | None, tau: np.ndarray, relevance: Any
+        cls, mean: np.ndarray, noise: np.ndarray | None, tau: np.ndarray, relevance: np.ndarray
     ) -> "MatrixPosterior":
         """Rows that are known to be ``mean`` [D, M], with noises of precisions ``tau``."""
         dim, width = mean.shape
@@ -106,6 +110,7 @@ class MatrixPosterior:
             np.ones(dim),
             np.stack([tau, np.ones(len(tau))]),
             np.ones((2, number)),
+            Sums.none(dim, width),
         )
         return replace(rows, at=rows.precision, alpha=rows._relevances())
 
@@ -202,7 +207,7 @@ class MatrixPosterior:
         )
 
     def without(self, columns: np.ndarray) -> "MatrixPosterior":
-        """Without some of the first columns, each of which has its own α."""
+        """Without some of the first columns, each of which has its own α; forgets what it was learnt from."""
         kept = np.delete(np.arange(len(self.relevance)), columns)
         return replace(
             self,
@@ -210,6 +215,7 @@ class MatrixPosterior:
             mean=self.mean[:, kept],
             spread=self.spread[:, kept][:, :, kept],
             alpha=np.delete(self.alpha, columns, 1),
+            sums=Sums.none(len(self.mean), len(kept)),
         )
 
 
@@ -352,16 +358,14 @@ def factor_sums(table: Table, rows: MatrixPosterior) -> Sums:
     return Sums(table.totals @ table.patterns, table.weights @ table.x**2, zy, zz, table.group, evidence)
 
 
-def factor_ascent(
-    table: Table, rows: MatrixPosterior, before: Sums | None = None
-) -> Iterator[tuple[MatrixPosterior, float]]:
+def factor_ascent(table: Table, rows: MatrixPosterior) -> Iterator[tuple[MatrixPosterior, float]]:
     """Updates of the factors of all rows, then of the loadings.
 
     Args:
         table: rows.
-        rows: loadings to start at.
-        before: sums of earlier rows, whose factors stay.
+        rows: loadings to start at; the factors of earlier rows that they were learnt from stay.
     """
+    before = rows.sums
     while True:
         rows = rows.learnt(factor_sums(table, rows).plus(before))
         yield rows, rows.evidence
@@ -467,16 +471,16 @@ class Regression:
 
 
 def regression_ascent(
-    targets: Targets, rows: MatrixPosterior, shares: np.ndarray, before: Sums | None = None
+    targets: Targets, rows: MatrixPosterior, shares: np.ndarray
 ) -> Iterator[tuple[Regression, float]]:
     """Updates of all components, then of each row's component and scale.
 
     Args:
         targets: rows.
-        rows: components to start at.
+        rows: components to start at; shares and scales of earlier rows that they were learnt from stay.
         shares: probabilities of components to start at, [N, K].
-        before: sums of earlier rows, whose components and scales stay.
     """
+    before = rows.sums
     scales, of_scales = np.ones(len(shares)), np.zeros(len(shares))
     if targets.freedom is not None:
         of_scales += (digamma(targets.freedom / 2) - np.log(targets.freedom / 2)) / 2

@@ -183,7 +183,7 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         if not hasattr(self, "_found"):
             return self.fit(X, y, sample_weight, groups)
         targets = self._targets(*self._used(self._regressors(X), groups, y, sample_weight))
-        ascent = regression_ascent(targets, self._rows, self._shares(targets), self._rows.sums)
+        ascent = regression_ascent(targets, self._rows, self._shares(targets))
         self._keep(*climb(ascent, self.max_iter, self.tol * float(targets.weights.sum())))
         return self
 

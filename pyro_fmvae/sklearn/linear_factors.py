@@ -129,7 +129,7 @@ class LinearFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowEstima
             return self.fit(X, sample_weight=sample_weight)
         x, weights = self._given(X, sample_weight, reset=False)
         table = Table.of((x - self._centre) / self._scale, weights)
-        ascent = factor_ascent(table, self._rows, self._rows.sums)
+        ascent = factor_ascent(table, self._rows)
         self._keep(*climb(ascent, self.max_iter, self.tol * float(weights.sum())))
         return self
 
