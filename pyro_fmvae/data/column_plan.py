@@ -268,15 +268,19 @@ class PlannedColumn:
         filled = values.round() if written.dtype.kind in "iu" else values
         if written.dtype == object:
             filled = self.write(values, like, comma)
+        elif self.words:  # numbers; those of truth values are their codes
+            numbers = np.array([_number(text) for text in self.write(values)])
+            filled = np.where(np.isnan(numbers), values, numbers)
         found = np.array(np.ma.getdata(written))
         found[gaps] = filled[gaps]
         return found
 
     def is_gap(self, written: np.ndarray, comma: bool = False) -> np.ndarray:
         """Tell which entries [n] of a file, numbers or texts, perhaps with decimal commas, are missing."""
-        if written.dtype != object:
-            return np.ma.getmaskarray(written) | np.isnan(np.ma.getdata(written))
         numbers = {number for number in map(_number, self.gaps) if not math.isnan(number)}
+        if written.dtype != object:
+            data = np.ma.getdata(written)
+            return np.ma.getmaskarray(written) | np.isnan(data) | np.isin(data, [*numbers])
         empty = {
             text
             for text in {*written}

@@ -321,6 +321,12 @@ def test_what_stands_for_a_missing_value_in_a_column_alone(tmp_path):
     codes, texts = replace(depth, words=("1", "2")), np.array(["1.0", "2", "3.0", "-999.0"], dtype=object)
     np.testing.assert_array_equal(codes.read(Entries("", texts))[0][:, 0], [0, 1, np.nan, np.nan])
     assert codes.fill(texts, np.ones(4)).tolist() == ["1.0", "2", "3.0", "2"]
+    numbers = np.array([2.0, np.nan, 1.0, -999.0])  # of a Parquet file
+    assert codes.fill(numbers, np.array([0.0, 1.0, 1.0, 0.0])).tolist() == [2, 2, 1, 1]
+    truth = replace(depth, words=("False", "True"))
+    assert truth.fill(numbers, np.array([0.0, 1.0, 1.0, 0.0])).tolist() == [2, 1, 1, 0]
+    masked = np.ma.array([5, -999, 7], mask=[False, False, True])
+    assert depth.is_gap(masked).tolist() == [False, True, True]
     sign = replace(depth, gaps=("-",))
     for comma in (False, True):
         broken = np.array(["1.5", "broken", " - ", "1,5", "NA"], dtype=object)
