@@ -233,7 +233,7 @@ def test_what_the_columns_of_a_table_hold(tmp_path):
 @pytest.mark.parametrize(
     "names",
     [
-        "customerID,acid",
+        "orderID,acid",
         "idno,paid",
         "case id,BID",
         "studentid,grid",
