@@ -85,7 +85,7 @@ class BayesianRegression(RegressorMixin, BaseEstimator):
         feature_names_in_: their names, where ``X`` had any.
 
     References:
-        Bishop (2006), Pattern Recognition and Machine Learning, Sections 10.3 and 14.5. Of Student-t noise:
+        Bishop (2006), Pattern Recognition and Machine Learning, Sections 10.3 and 14.5. On Student-t noise:
         Tipping and Lawrence (2005), Variational inference for Student-t models.
 
     Examples:

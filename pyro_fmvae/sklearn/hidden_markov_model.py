@@ -106,7 +106,7 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         transition_feature: column of a known input 0, 1, ..., U - 1, by index or by name, which is not
             modelled. The input of a step chooses the table of the transition to it; that of a sequence's
             first step does not count. Divide an input of real numbers into a few classes first, as by
-            ``numpy.digitize``: given classes, every update stays in closed form.
+            ``numpy.digitize``: each update then stays in closed form.
         sticky: is added to the concentrations of staying in a state.
         mean_prior, mean_precision_prior, degrees_of_freedom_prior, covariance_prior: see
             :class:`~pyro_fmvae.sklearn.BayesianMixture`; the defaults follow the data.
@@ -119,8 +119,8 @@ class HiddenMarkovModel(DensityMixin, TableEstimator):
         covariate_features: columns of numbers that are known and not modelled, by index or by name. In each
             state, the means of the other columns of numbers are linear in them; those of the steps before
             make an autoregressive model. Rows that miss one of them count as if their numbers were missing.
-            How relevant each is is learnt, unless ``covariance_prior`` is given; then a slope of 0 counts for
-            one row.
+            The relevance of each is learnt, unless ``covariance_prior`` is given; then a slope of 0 counts
+            for one row.
         algorithm: what :meth:`predict` gives: "viterbi", the most probable path, or "map", the most probable
             state of each step.
         tol: an update that gains less, in nats per row, is the last.

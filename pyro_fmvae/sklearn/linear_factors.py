@@ -363,7 +363,7 @@ class FactorAnalysis(LinearFactors):
         feature_names_in_: their names, where ``X`` had any.
 
     References:
-        Ghahramani and Beal (2000), Variational inference for Bayesian mixtures of factor analysers. Of
+        Ghahramani and Beal (2000), Variational inference for Bayesian mixtures of factor analysers. On
         relevances: Bishop (1999), Bayesian PCA.
 
     Examples:

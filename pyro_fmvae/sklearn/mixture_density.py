@@ -215,7 +215,7 @@ class MixtureDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityM
         """Equal-tailed intervals of the weights and means, each by its own marginal posterior.
 
         A weight has a Beta distribution, an entry of a mean a Student-t distribution (Murphy, 2007, Conjugate
-        Bayesian analysis of the Gaussian distribution, Section 8), and a rate a Gamma distribution. Of
+        Bayesian analysis of the Gaussian distribution, Section 8), and a rate a Gamma distribution. For
         stick-breaking weights, the ends are quantiles of 10,000 draws. The posterior is variational: it does
         not account for what is unknown of the assignments together, so intervals of components that overlap
         are too narrow. With ``n_draws`` they are exact, but for the noise of so many draws; row weights do
