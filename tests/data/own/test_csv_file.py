@@ -613,6 +613,8 @@ def test_decimal_commas_without_a_header_separate_no_fields(tmp_path, separator)
     assert raw.x.shape == (30, 3) and raw.x[1].tolist() == [1.17, 1.18, 1.19] and raw.comma
     lists = read(tmp_path, "\n".join(f"{i % 7},x{i % 3};y,{i % 5}" for i in range(30)) + "\n")
     assert lists.x.shape == (30, 3) and not lists.comma
+    with pytest.raises(ValueError, match="line 31: expected 2 fields, got 3"):  # which are no decimal commas
+        read(tmp_path, "\n".join(f"{i},{i % 10}" for i in range(30)) + "\n3,4,9\n")
 
 
 @pytest.mark.parametrize("unit", ["", " €"])
