@@ -741,9 +741,10 @@ def _part(days: np.ndarray, part: str) -> np.ndarray:
     """The code of a part of dates, float64 [n]; NaN where a date is missing."""
     import pandas as pd
 
-    dates = pd.Series(pd.to_datetime(days * _DAYS, unit="s"))
-    found = {"month": dates.dt.month - 1, "weekday": dates.dt.weekday, "hour": dates.dt.hour}[part]
-    return found.to_numpy(dtype=np.float64, na_value=math.nan)
+    known = ~np.isnan(days)  # beside NaN, pandas multiplies memory that is not initialised
+    dates = pd.to_datetime(np.where(known, days, 0) * _DAYS, unit="s")
+    found = {"month": dates.month - 1, "weekday": dates.weekday, "hour": dates.hour}[part]
+    return np.where(known, found, math.nan)
 
 
 def _nearest_start(days: np.ndarray, months: int) -> np.ndarray:

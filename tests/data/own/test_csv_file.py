@@ -725,3 +725,18 @@ def test_infinity_is_no_error_in_a_column_that_is_left_out(tmp_path):
 
 def test_infinity_among_words_is_a_word(tmp_path):
     assert read(tmp_path, "a,b\n" + "1.5,cavalry\n2,inf\n" * 6).levels == ((), ("cavalry", "inf"))
+
+
+def test_months_beside_gaps_are_read_without_a_nan_for_pandas(monkeypatch):
+    """It multiplies memory that is not initialised beside one, and fails if that is large."""
+    real = pd.to_datetime
+
+    def checked(dates, **options):
+        assert dates.dtype == object or not np.isnan(dates).any()
+        return real(dates, **options)
+
+    monkeypatch.setattr(pd, "to_datetime", checked)
+    column = PlannedColumn("day", "date", "", "", "", form="ISO8601", parts=("month", "weekday"))
+    found = column.read(Entries("day", np.array(["", "2024-05-16", "2024-06-17"], dtype=object)))[0]
+    np.testing.assert_array_equal(found[:, 1:], [[np.nan, np.nan], [4, 3], [5, 0]])
+    assert date_texts(found[:, 0], "%d.%m.%Y").tolist() == ["", "16.05.2024", "17.06.2024"]
